@@ -1,0 +1,31 @@
+# make demo   set up, train on the built-in birds, explain some answers (writes runs/demo)
+# make test   set up, run everything that must hold
+# make check  the everyday part: lint, types, fast tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check clean
+
+demo: $(READY)
+	$(BIN)/sic demo --out runs/demo
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -m "not slow" -n 2
+
+test: check
+	$(BIN)/pytest -m slow -n 0
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit('sic needs Python 3.11 or newer' if sys.version_info < (3, 11) else 0)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build dist

@@ -1,0 +1,102 @@
+"""Explanation mode: inside it every input-dependent scale is a constant, so that one backward pass yields `W(x)`.
+
+The mode is a context variable: no other thread sees it, nothing has to be switched back, and a model carries no trace
+of having been explained.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Trace:
+    """What a forward pass in explanation mode leaves behind for the backward pass."""
+
+    source: Tensor | None = None
+    """The encoded input `[x, 1 - x]`, N×6×H×W: what contributions are traced back to."""
+    constants: list[Tensor] = field(default_factory=list)
+    """Input-independent terms, batch first: each gets a share of its own."""
+
+
+_trace: ContextVar[Trace | None] = ContextVar("sic_explanation_trace", default=None)
+
+
+@contextmanager
+def explaining() -> Iterator[Trace]:
+    """Turn explanation mode on for this context; full precision and gradients, whatever the caller had set."""
+    token = _trace.set(trace := Trace())
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast("cuda", enabled=False),
+            torch.autocast("cpu", enabled=False),
+        ):
+            yield trace
+    finally:
+        _trace.reset(token)
+
+
+def is_explaining() -> bool:
+    return _trace.get() is not None
+
+
+def frozen(scale: Tensor) -> Tensor:
+    """An input-dependent scale: differentiable in training, a constant while explaining."""
+    return scale.detach() if is_explaining() else scale
+
+
+def source(encoded: Tensor) -> Tensor:
+    """Mark the encoded input; while explaining it becomes the leaf that contributions are traced to."""
+    trace = _trace.get()
+    if trace is None:
+        return encoded
+    if trace.source is not None:
+        raise RuntimeError("one explanation context explains one forward pass; open another for the next")
+    trace.source = encoded.clone().detach().requires_grad_()
+    return trace.source
+
+
+def constant(term: Tensor, batch: int) -> Tensor:
+    """An input-independent term (a positional code, a bias) for `batch` inputs: shape 1×… in, batch×… out."""
+    term = term.expand(batch, *term.shape[1:])
+    trace = _trace.get()
+    if trace is None:
+        return term
+    leaf = term.clone().detach().requires_grad_()
+    trace.constants.append(leaf)
+    return leaf
+
+
+@dataclass
+class LinearMaps:
+    """Dynamic-linear summaries of K outputs for N inputs: `outputs = Σ weights ⊙ source + constants`."""
+
+    weights: Tensor
+    """N×K×6×H×W, `W(x)`."""
+    constants: Tensor
+    """N×K, the share of the input-independent terms."""
+
+
+def linear_maps(outputs: Tensor, trace: Trace) -> LinearMaps:
+    """`W(x)` of every column of `outputs` (N×K), computed in explanation mode; the graph is freed."""
+    if trace.source is None:
+        raise RuntimeError("nothing was encoded in this explanation context")
+    leaves = [trace.source, *trace.constants]
+    weights, constants = [], []
+    columns = outputs.shape[1]
+    for k in range(columns):
+        grads = torch.autograd.grad(
+            outputs[:, k].sum(), leaves, retain_graph=k < columns - 1, allow_unused=True, materialize_grads=True
+        )
+        weights.append(grads[0])
+        share = outputs.new_zeros(outputs.shape[0])
+        for leaf, grad in zip(trace.constants, grads[1:], strict=True):
+            share = share + (leaf.detach() * grad).flatten(1).sum(1)
+        constants.append(share)
+    return LinearMaps(torch.stack(weights, 1), torch.stack(constants, 1))

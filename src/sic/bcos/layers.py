@@ -1,0 +1,110 @@
+"""The B-cos unit `‖x‖ · |cos(x, ŵ)|^B · sgn cos(x, ŵ)` as a linear layer, a 2-D convolution and a plain function."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sic.bcos.explanation import frozen
+
+EPS = 1e-6
+"""Added to squared patch norms, as in B-cos v2, so that an all-zero patch gives zero and a finite gradient."""
+
+
+def cosine_scale(linear: Tensor, norm: Tensor, b: float) -> Tensor:
+    """`|cos|^(B-1)` for `linear = ŵᵀx` and `norm = ‖x‖ > 0`; constant while explaining."""
+    linear, norm = frozen(linear), frozen(norm)
+    cosine = linear.abs() / norm
+    # A non-integer power has no finite slope at zero; the small offset gives it one.
+    return cosine if b == 2 else (cosine + EPS).pow(b - 1)
+
+
+def bcos_similarity(x: Tensor, vectors: Tensor, b: float = 2) -> Tensor:
+    """B-cos units with the weights `vectors / ‖vectors‖`: N×d and S×d give N×S. A zero vector is similar to nothing."""
+    directions = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    linear = x @ directions.T
+    if b == 1:
+        return linear
+    return linear * cosine_scale(linear, x.norm(dim=1, keepdim=True) + 1e-12, b)
+
+
+def unit_norm(weight: Tensor) -> Tensor:
+    """`ŵ`: every output unit's weights scaled to norm 1."""
+    norm = weight.flatten(1).norm(dim=1).clamp_min(1e-12)
+    return weight / norm.view(-1, *[1] * (weight.dim() - 1))
+
+
+def _check_b(b: float) -> float:
+    if b < 1:
+        raise ValueError(f"B must be at least 1, got {b}")
+    return b
+
+
+class BcosLinear(nn.Linear):
+    """B-cos linear layer: …×in → …×out, no bias."""
+
+    def __init__(self, in_features: int, out_features: int, b: float = 2) -> None:
+        super().__init__(in_features, out_features, bias=False)
+        self.b = _check_b(b)
+
+    def forward(self, x: Tensor) -> Tensor:
+        linear = F.linear(x, unit_norm(self.weight))
+        if self.b == 1:
+            return linear
+        norm = x.float().norm(dim=-1, keepdim=True) if x.dtype == torch.bfloat16 else x.norm(dim=-1, keepdim=True)
+        return linear * cosine_scale(linear, norm + 1e-12, self.b).to(linear.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, B={self.b}"
+
+
+class BcosConv2d(nn.Conv2d):
+    """B-cos 2-D convolution: N×in×H×W → N×out×H'×W', zero padding, no bias."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        b: float = 2,
+    ) -> None:
+        def pair(value: int | Sequence[int]) -> tuple[int, int]:
+            return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+        super().__init__(
+            in_channels,
+            out_channels,
+            pair(kernel_size),
+            pair(stride),
+            pair(padding),
+            pair(dilation),
+            groups,
+            bias=False,
+        )
+        self.b = _check_b(b)
+
+    def patch_norms(self, x: Tensor) -> Tensor:
+        """`‖patch‖`, N×G×H'×W': the root of a box-filtered sum of squares over each group's channels."""
+        squares = x.float().square() if x.dtype in (torch.bfloat16, torch.float16) else x.square()
+        squares = squares.unflatten(1, (self.groups, -1)).sum(2)
+        box = squares.new_ones(self.groups, 1, *self.kernel_size)
+        with torch.autocast(x.device.type, enabled=False):
+            sums = F.conv2d(squares, box, None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
+        return (sums + EPS).sqrt()
+
+    def forward(self, x: Tensor) -> Tensor:
+        linear = F.conv2d(x, unit_norm(self.weight), None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
+        if self.b == 1:
+            return linear
+        norms = self.patch_norms(x)
+        if self.groups > 1:
+            norms = norms.repeat_interleave(self.out_channels // self.groups, dim=1)
+        return linear * cosine_scale(linear, norms, self.b).to(linear.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, B={self.b}"

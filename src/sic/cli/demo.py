@@ -1,0 +1,63 @@
+"""`sic demo`: the whole way on the built-in birds, in a few minutes on a laptop."""
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sic.cli.console import OUT, Talker, print_json
+from sic.errors import SicError
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the model directory goes; an earlier run there is replaced.")] = Path(
+        "runs/demo"
+    ),
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 24,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train on the built-in birds, test on poses never seen, and explain some of the answers."""
+    from sic.cli import train
+
+    if out.exists() and any(out.iterdir()):
+        if not (out / "run.json").is_file():
+            raise SicError(f"{out} holds something that is not a sic run; choose another --out.")
+        shutil.rmtree(out)
+    with Talker() as talker:
+        result = train.run("birds", out, {"epochs": epochs, "seed": seed}, False, talker)
+        result |= _look_at_test_images(out, talker)
+    if json:
+        print_json(result)
+        return
+    train.summarise(result)
+    removal = result["part_removal"]
+    OUT.print(
+        f"Removing the part that contributes most lowers the score in {removal['lowered']:.0%} of the test images "
+        f"(a random part: {removal['random_lowered']:.0%}).\n\nOpen {result['figures_drawn'][0]} to see why the model "
+        "answered what it answered.",
+        markup=False,
+    )
+
+
+def _look_at_test_images(out: Path, talker: Talker) -> dict[str, Any]:
+    """Check the explanations by removing parts; draw some of them."""
+    import sic.data
+    from sic.evaluate.parts import part_removal
+    from sic.model import load
+
+    model = load(out)
+    data = sic.data.open("birds")
+    talker.say("Checking explanations against what happens when parts are removed …")
+    removal = part_removal(model.classifier, data.root, data.splits["test"], model.config.preprocessing)
+    drawn = []
+    step = len(data.splits["test"]) // 4
+    for number, sample in enumerate(data.splits["test"][step // 2 :: step][:4], 1):
+        figure = out / "explanations" / f"{number}.png"
+        figure.parent.mkdir(exist_ok=True)
+        model.explain(sample.path, truth=data.classes[sample.labels[0]]).save(figure)
+        drawn.append(str(figure))
+        talker.advance("explaining", number, 4)
+    return {"part_removal": asdict(removal), "figures_drawn": drawn}

@@ -1,0 +1,82 @@
+"""`sic explain`: why the model says so."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sic.cli.console import OUT, Talker, print_json
+from sic.errors import SicError
+
+
+def explain(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="The figure (.png, .pdf, .svg); for several images, a folder.")] = Path(
+        "why.png"
+    ),
+    classes: Annotated[
+        list[str] | None, typer.Option("--class", help="Explain this class instead of the answer; may be repeated.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Draw and read out the explanation of the answers: contributions, evidence, supports."""
+    from sic.cli.files import image_files
+    from sic.model import load
+
+    loaded = load(model)
+    files = image_files(images)
+    folder = len(files) > 1
+    if not folder and out.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise SicError(f"--out {out} must end in .png, .pdf or .svg.")
+    if folder and out.suffix:
+        raise SicError(f"--out must name a folder when there are {len(files)} images, not {out}.")
+    (out if folder else out.parent).mkdir(parents=True, exist_ok=True)
+    results: list[dict[str, Any]] = []
+    failed = False
+    with Talker() as talker:
+        for done, file in enumerate(files, 1):
+            try:
+                explanation = loaded.explain(file, classes)
+            except SicError as error:
+                if not folder:
+                    raise
+                failed = True
+                talker.warn(str(error))
+                results.append({"image": str(file), "error": str(error)})
+                continue
+            # Images of the same name in different folders must not overwrite each other.
+            figure = out / f"{done:04d}-{file.stem}.png" if folder else out
+            explanation.save(figure)
+            results.append(
+                {
+                    "image": str(file),
+                    "figure": str(figure),
+                    "text": explanation.text,
+                    "labels": explanation.labels,
+                    "similar_case": explanation.similar_case,
+                    "residual": explanation.residual,
+                    "bias": explanation.bias,
+                    "classes": [
+                        {
+                            "name": c.name,
+                            "logit": c.logit,
+                            "probability": c.probability,
+                            "pixels": c.contributions.maps.sum().item(),
+                            "input_independent": c.contributions.constant.item(),
+                            "evidence": [{"source": s.support.source, "value": s.evidence} for s in c.cases],
+                        }
+                        for c in explanation.classes
+                    ],
+                }
+            )
+            if folder:
+                talker.advance("explaining", done, len(files))
+    if json:
+        print_json({"model": str(model), "images": results})
+    else:
+        for result in results:
+            if "text" in result:
+                OUT.print(f"{result['text']}\nFigure: {result['figure']}", markup=False)
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,67 @@
+"""`sic`: the commands, and what happens to errors."""
+
+import errno
+import os
+import sys
+
+import typer
+
+from sic.cli import data, demo, explain, predict, train, verify
+from sic.errors import SicError
+from sic.version import __version__
+
+app = typer.Typer(
+    help="Image classifiers that people can check: every decision is a sum of similarities to real training images.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+app.command("train")(train.train)
+app.command("predict")(predict.predict)
+app.command("explain")(explain.explain)
+app.command("verify")(verify.verify)
+app.add_typer(data.app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"sic {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say the version."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run a command; an error is one sentence on standard error and a non-zero exit code."""
+    try:
+        app()
+    except SicError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("Interrupted. What is finished is kept; `sic train … --resume` continues after the last epoch.", 130)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of our output went away, as `| head` does
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            sys.exit(0)
+        if error.errno == errno.ENOSPC:
+            _fail("The disk is full; free some space and run the command again (training: with --resume).")
+        _unexpected(error)
+    except Exception as error:
+        _unexpected(error)
+
+
+def _fail(sentence: str, code: int = 1) -> None:
+    print(f"sic: {sentence}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _unexpected(error: BaseException) -> None:
+    if os.environ.get("SIC_DEBUG"):
+        raise error
+    _fail(f"This should not have happened ({type(error).__name__}: {error}); SIC_DEBUG=1 shows where.")

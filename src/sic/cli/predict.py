@@ -1,0 +1,60 @@
+"""`sic predict`: what the model says about images."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sic.cli.console import OUT, Talker, print_json
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Classify images: labels, probabilities, and the training images that speak for them."""
+    from rich.table import Table
+
+    from sic.cli.files import image_files
+    from sic.data.images import UnreadableImage, read_image
+    from sic.model import load
+
+    loaded = load(model)
+    results: list[dict[str, Any]] = []
+    failed = False
+    with Talker() as talker:
+        files = image_files(images)
+        for done, file in enumerate(files, 1):
+            try:
+                prediction = loaded.predict(read_image(file))
+                results.append({"image": str(file), **asdict(prediction)})
+            except UnreadableImage as error:
+                failed = True
+                results.append({"image": str(file), "error": str(error)})
+                talker.warn(f"Skipped {file}: {error}.")
+            if len(files) > 8:
+                talker.advance("predicting", done, len(files))
+    if json:
+        print_json({"model": str(model), "images": results})
+    else:
+        table = Table("image", "answer", "probability", "most similar training image", "evidence")
+        for result in results:
+            if "error" in result:
+                table.add_row(result["image"], result["error"], "", "", "")
+                continue
+            best = max(result["probabilities"].items(), key=lambda item: item[1])
+            answer = ", ".join(result["labels"]) if result["similar_case"] else f"no similar case (nearest: {best[0]})"
+            shown = [result["probabilities"][name] for name in result["labels"]] or [best[1]]
+            top = result["evidence"][0]
+            table.add_row(
+                result["image"],
+                answer,
+                ", ".join(f"{p:.1%}" for p in shown),
+                f"{top['source']} ({top['label']})",
+                f"{top['value']:.2f}",
+            )
+        OUT.print(table)
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,62 @@
+"""The FunnyBirds layout: real FunnyBirds and the built-in birds alike."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sic.data.dataset import ImageData, Sample
+from sic.errors import SicError
+
+PARTS = ("beak", "eye", "foot", "tail", "wing")
+REMOVED = "placeholder"
+
+
+def is_funnybirds(root: Path) -> bool:
+    return (root / "classes.json").is_file() and (root / "dataset_train.json").is_file()
+
+
+def consistent_classes(scene: Mapping[str, Any], classes: list[dict[str, Any]]) -> tuple[int, ...]:
+    """Every class whose parts agree with all parts that the scene shows: each of them is a correct answer."""
+    own = classes[scene["class_idx"]]["parts"]
+    visible = [part for part in PARTS if scene.get(f"{part}_model") != REMOVED]
+    return tuple(entry["class_idx"] for entry in classes if all(entry["parts"][part] == own[part] for part in visible))
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SicError(f"{path} cannot be read as JSON ({error}).") from None
+
+
+def open_funnybirds(root: Path) -> ImageData:
+    """Training images may lack parts and then have several right answers; test images have one."""
+    classes = sorted(_json(root / "classes.json"), key=lambda entry: entry["class_idx"])
+    splits: dict[str, list[Sample]] = {}
+    for split in ("train", "test"):
+        if not (root / f"dataset_{split}.json").is_file():
+            continue
+        splits[split] = []
+        for index, scene in enumerate(_json(root / f"dataset_{split}.json")):
+            id = f"{split}/{scene['class_idx']}/{index:06d}.png"
+            labels = consistent_classes(scene, classes) if split == "train" else (scene["class_idx"],)
+            # The published training set is often kept in part: the list of scenes is the full one.
+            if (root / id).is_file():
+                splits[split].append(Sample(id, root / id, labels))
+    if not splits["train"]:
+        raise SicError(f"{root} looks like FunnyBirds but holds none of the training images that it lists.")
+    names = tuple(f"bird {entry['class_idx']}" for entry in classes)
+    return ImageData(root.name, root, "FunnyBirds", names, splits)
+
+
+def part_map(root: Path, sample: Sample) -> Path:
+    """The picture of where a test image's parts are."""
+    return root / sample.id.replace("test/", "test_part_map/", 1)
+
+
+def without_parts(root: Path, sample: Sample, removed: set[str]) -> Path:
+    """The test image rendered again without some of its parts."""
+    kept = "_".join(part for part in PARTS if part not in removed)
+    folder = (root / sample.id.replace("test/", "test_interventions/", 1)).with_suffix("")
+    return folder / f"body_{kept}.png"

@@ -1,0 +1,144 @@
+"""The model directory: `config.json`, `model.safetensors` and `supports/`. No pickle; everything needed is in it."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from sic.data.dataset import Task
+from sic.data.images import Preprocessing
+from sic.errors import SicError
+from sic.methods import SIC
+from sic.supports import Support, read_supports, write_supports
+from sic.version import __version__
+
+FORMAT = 1
+CONFIG, WEIGHTS, SUPPORTS = "config.json", "model.safetensors", "supports"
+
+
+@dataclass
+class Config:
+    """What a model is, as written to `config.json`."""
+
+    backbone: str
+    classes: list[str]
+    task: Task
+    preprocessing: Preprocessing
+    supports_per_class: int
+    temperature: float
+    latent: int = 128
+    b: float = 2
+    method: str = "sic"
+    data: dict[str, Any] = field(default_factory=dict)
+    """Where the training data came from and how it was split."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """Settings of the fit: recipe, epochs, learning rate, seed."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Figures reached, each with the images it was measured on."""
+
+
+@dataclass
+class SavedModel:
+    """A classifier with its configuration and its cases."""
+
+    classifier: SIC
+    config: Config
+    supports: list[Support]
+
+
+def build(config: Config, supports: int) -> SIC:
+    """An untrained classifier of this configuration with room for `supports` support vectors."""
+    return SIC(
+        config.backbone,
+        len(config.classes),
+        supports,
+        latent=config.latent,
+        temperature=config.temperature,
+        b=config.b,
+    )
+
+
+def exact_arithmetic() -> None:
+    """Contributions add up only as exactly as the arithmetic is: no TF32 on GPUs."""
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """`write` fills a temporary neighbour of `path`, which then takes its place: never half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save(model: SavedModel, folder: Path) -> None:
+    """Write the model directory; `config.json` goes first when an old model is replaced and comes last always."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).unlink(missing_ok=True)
+    for old in (folder / SUPPORTS).glob("*.png"):
+        old.unlink()
+    write_supports(model.supports, folder / SUPPORTS)
+    data = save_tensors({name: value.contiguous().cpu() for name, value in model.classifier.state_dict().items()})
+    write_atomically(folder / WEIGHTS, lambda path: path.write_bytes(data))
+    content = {
+        "format": FORMAT,
+        **asdict(model.config),
+        "bias": model.classifier.bias,
+        "weights_sha256": hashlib.sha256(data).hexdigest(),
+        "versions": {"sic": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    write_atomically(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def read_config(folder: Path) -> tuple[Config, dict[str, Any]]:
+    """The configuration, and everything that `config.json` says."""
+    file = folder / CONFIG
+    if not folder.is_dir():
+        raise SicError(f"{folder} is not a model directory: there is no such folder.")
+    if not file.is_file():
+        unfinished = (folder / "run.json").is_file()
+        hint = "training has not finished there; continue it with --resume" if unfinished else f"it has no {CONFIG}"
+        raise SicError(f"{folder} is not a model directory: {hint}.")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["format"] > FORMAT:
+            raise SicError(f"{file} was written by a newer sic (format {content['format']}); update sic to read it.")
+        names = Config.__dataclass_fields__
+        fields = {name: content[name] for name in names}
+        fields["preprocessing"] = Preprocessing(**content["preprocessing"])
+        return Config(**fields), content
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SicError(f"{file} is damaged ({error!r}); copy the model directory again.") from None
+
+
+def load(folder: Path, device: torch.device | str = "cpu") -> SavedModel:
+    """Read a model directory and check that nothing in it has changed since it was written."""
+    config, content = read_config(folder)
+    file = folder / WEIGHTS
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise SicError(f"{file} cannot be read ({error.strerror}); copy the model directory again.") from None
+    if hashlib.sha256(data).hexdigest() != content["weights_sha256"]:
+        raise SicError(f"{file} is not the file that was saved (truncated or edited); copy the model directory again.")
+    supports = read_supports(folder / SUPPORTS)
+    exact_arithmetic()
+    # Parameters made inside a caller's inference mode could never be explained: they would lack a gradient.
+    with torch.inference_mode(False):
+        classifier = build(config, len(supports))
+        classifier.load_state_dict(load_tensors(data))
+        return SavedModel(classifier.to(device).eval(), config, supports)

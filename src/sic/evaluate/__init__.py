@@ -1,0 +1,1 @@
+"""Measuring models: one protocol per file."""

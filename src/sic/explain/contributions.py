@@ -1,0 +1,75 @@
+"""Contributions beyond a class's logit: evidence, supports, latent units, any neuron inside the network."""
+
+import threading
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sic.bcos import bcos_similarity
+from sic.methods import SIC, Contributions
+
+CHUNK = 32
+
+
+def support_contributions(classifier: SIC, images: Tensor, supports: Sequence[int]) -> Contributions:
+    """What each support vector is made of: `sim(v_i, v̂_i) = ‖v_i‖` traced back to the support's own image.
+
+    `images`: S×3×H×W, the own images of the `supports` (indices), in the same order.
+    """
+    chunks = []
+    for start in range(0, len(images), CHUNK):
+        columns = torch.as_tensor(supports[start : start + CHUNK], device=images.device)
+
+        def similarity(latents: Tensor, columns: Tensor = columns) -> Tensor:
+            return bcos_similarity(latents, classifier.support_vectors, classifier.b).gather(1, columns[:, None])
+
+        chunks.append(classifier.trace(images[start : start + CHUNK], similarity))
+    return Contributions(
+        torch.cat([c.maps[:, 0] for c in chunks]),
+        torch.cat([c.weights[:, 0] for c in chunks]),
+        torch.cat([c.value[:, 0] for c in chunks]),
+        torch.cat([c.constant[:, 0] for c in chunks]),
+    )
+
+
+def latent_contributions(classifier: SIC, images: Tensor, units: Sequence[int]) -> Contributions:
+    """Contributions N×K to units of `f⁺`."""
+    columns = torch.as_tensor(units, device=images.device)
+    return classifier.trace(images, lambda latents: latents[:, columns])
+
+
+def neuron_contributions(
+    classifier: SIC, images: Tensor, layer: str, unit: int, position: tuple[int, int] | None = None
+) -> Contributions:
+    """Contributions N×1 to one neuron: `unit` of the module called `layer` (a name of `named_modules`).
+
+    For a convolutional layer `position` picks a place (row, column); without it, places are summed. For a layer of
+    tokens or vectors, `unit` is the last dimension and tokens are summed.
+    """
+    caught: list[Tensor] = []
+    thread = threading.get_ident()
+
+    def catch(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
+        if threading.get_ident() == thread:  # another thread may be using the same model
+            caught.append(output)
+
+    def value(_: Tensor) -> Tensor:
+        activation = caught[0]
+        if activation.dim() == 4:
+            channel = activation[:, unit]
+            picked = channel.sum(dim=(1, 2)) if position is None else channel[:, position[0], position[1]]
+        else:
+            picked = activation[..., unit].flatten(1).sum(dim=1)
+        return picked[:, None]
+
+    handle = classifier.get_submodule(layer).register_forward_hook(catch)
+    try:
+        return classifier.trace(images, value)
+    finally:
+        handle.remove()
+
+
+def negative_share(maps: Tensor) -> Tensor:
+    """Share of a map's mass that is negative, …×H×W → …; in support maps a sign that T was chosen too small."""
+    return maps.clamp(max=0).abs().sum(dim=(-2, -1)) / maps.abs().sum(dim=(-2, -1)).clamp_min(1e-12)

@@ -1,0 +1,125 @@
+"""Everything that explains one prediction, in one place: figure and prose are drawn from it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sic.explain.contributions import support_contributions
+from sic.methods import SIC, Contributions
+from sic.supports import Support
+
+
+@dataclass
+class SupportCase:
+    """One support of an explained class."""
+
+    index: int
+    support: Support
+    evidence: float
+    """`sim(f⁺, v) / T`: what it adds to the logit."""
+    evidence_map: Tensor
+    """H×W, contributions of the test image's pixels to this evidence."""
+    own: Contributions | None
+    """What the support vector is made of, on the support's own image; None where the image is not kept."""
+    image: Tensor | None
+    """3×H×W."""
+
+
+@dataclass
+class ClassExplanation:
+    """Why one class has its logit."""
+
+    name: str
+    logit: float
+    probability: float
+    contributions: Contributions
+    """Of the logit, without leading dimensions."""
+    cases: list[SupportCase]
+
+
+@dataclass
+class Explanation:
+    """One image and the explained classes, the predicted ones first."""
+
+    image: Tensor
+    """3×H×W, as the model sees it."""
+    title: str
+    bias: float
+    similar_case: bool
+    classes: list[ClassExplanation]
+    labels: list[str]
+    """The predicted classes; empty where nothing is similar."""
+    truth: str | None = None
+
+    @property
+    def residual(self) -> float:
+        """Largest gap between a logit and the sum of its parts."""
+        return max(explained.contributions.residual.abs().max().item() for explained in self.classes)
+
+    @property
+    def text(self) -> str:
+        """A plain-language reading."""
+        from sic.explain.prose import read
+
+        return read(self)
+
+    def save(self, path: str | Path) -> None:
+        """Draw the figure to a file (PNG, PDF or SVG by its suffix)."""
+        from sic.explain.figure import draw
+
+        draw(self, Path(path))
+
+
+def explain_classes(
+    classifier: SIC, supports: list[Support], names: list[str], image: Tensor, classes: list[int]
+) -> list[ClassExplanation]:
+    """Explain the logits of `classes` for one image 3×H×W: one forward pass, one backward pass per support."""
+    indices = [i for i, label in enumerate(classifier.support_classes.tolist()) if label in classes]
+    own = _own_contributions(classifier, supports, indices)
+    columns = torch.tensor([indices], device=image.device)
+    evidence = classifier.explain_evidence(image[None], columns)
+    logits = classifier.explain(image[None], torch.tensor([classes], device=image.device))
+    result = []
+    for position, label in enumerate(classes):
+        cases = []
+        for slot, index in enumerate(indices):
+            if supports[index].label != label:
+                continue
+            picture = _image(supports[index], image)
+            cases.append(
+                SupportCase(
+                    index,
+                    supports[index],
+                    evidence.value[0, slot].item(),
+                    evidence.maps[0, slot],
+                    own.get(index),
+                    picture,
+                )
+            )
+        value = logits.value[0, position]
+        contributions = Contributions(
+            logits.maps[0, position], logits.weights[0, position], value, logits.constant[0, position]
+        )
+        result.append(ClassExplanation(names[label], value.item(), value.sigmoid().item(), contributions, cases))
+    return result
+
+
+def _image(support: Support, like: Tensor) -> Tensor | None:
+    if support.image is None:
+        return None
+    return torch.from_numpy(support.image.copy()).permute(2, 0, 1).to(like) / 255
+
+
+def _own_contributions(classifier: SIC, supports: list[Support], indices: list[int]) -> dict[int, Contributions]:
+    shown = [index for index in indices if supports[index].image is not None]
+    if not shown:
+        return {}
+    like = classifier.support_vectors
+    images = torch.stack([image for index in shown if (image := _image(supports[index], like)) is not None])
+    own = support_contributions(classifier, images, shown)
+    return {
+        index: Contributions(own.maps[i], own.weights[i], own.value[i], own.constant[i])
+        for i, index in enumerate(shown)
+    }

@@ -1,0 +1,149 @@
+"""The figure of one prediction: image, evidence, contribution; beside them the supports and what they are made of."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
+from sic.explain.picture import over_white, rgba, smoothed, symmetric_limit
+
+BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
+PANEL, TOP = 2.0, 0.55  # inches
+
+
+def draw(explanation: Explanation, path: Path) -> None:
+    """Write the figure to `path`; its suffix says the format."""
+    columns = 3 + max(len(c.cases) for c in explanation.classes)
+    rows = len(explanation.classes)
+    text = textwrap.fill(explanation.text, 46 + 26 * (columns - 2))
+    lines = text.count("\n") + 1
+    words = 0.19 * lines + 0.3
+    height = rows * 2 * (PANEL + 0.28) + TOP + words
+    figure = Figure(figsize=(columns * (PANEL + 0.2) + 0.6, height), dpi=130)
+    figure.suptitle(_title(explanation), y=1 - 0.28 / height, fontsize=13, weight="bold", va="center")
+    grid = figure.add_gridspec(
+        rows * 2,
+        columns,
+        left=0.02,
+        right=0.985,
+        top=1 - (TOP + 0.3) / height,
+        bottom=words / height,
+        hspace=0.2,
+        wspace=0.09,
+    )
+    for number, explained in enumerate(explanation.classes):
+        top, bottom = 2 * number, 2 * number + 1
+        _class_column(figure, grid, explanation, explained, top)
+        for slot, case in enumerate(explained.cases):
+            _case(figure.add_subplot(grid[top, 3 + slot]), figure.add_subplot(grid[bottom, 3 + slot]), case, slot)
+    figure.text(0.02, 0.12 / height, text, fontsize=9, va="bottom", color="#222222", linespacing=1.35)
+    figure.savefig(path)
+
+
+def _title(explanation: Explanation) -> str:
+    title = explanation.title
+    if not explanation.similar_case:
+        return f"{title}: no similar case among the training images"
+    return title
+
+
+def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained: ClassExplanation, top: int) -> None:
+    """The image, its two contribution pictures and the evidence bars of one class, over two rows and three columns."""
+    image = figure.add_subplot(grid[top, 0])
+    _picture(image, explanation.image.permute(1, 2, 0).cpu().numpy(), "The image")
+    _signed(
+        figure.add_subplot(grid[top, 1]),
+        explanation.image,
+        explained.contributions.maps,
+        f"What speaks for (red)\nand against (blue) {explained.name}",
+    )
+    _weights(
+        figure.add_subplot(grid[top, 2]),
+        explained.contributions.weights,
+        explained.contributions.maps,
+        "What the model\nrecognised in it",
+    )
+    _bars(figure.add_subplot(grid[top + 1, 0:3]), explanation, explained)
+
+
+def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> None:
+    """Waterfall from the bias over each support's evidence to the logit."""
+    labels = ["bias b"] + [f"case {chr(65 + slot)}" for slot in range(len(explained.cases))] + ["score"]
+    steps = [explanation.bias] + [case.evidence for case in explained.cases]
+    starts = [0.0]
+    for step in steps[:-1]:
+        starts.append(starts[-1] + step)
+    wrong = explanation.truth is not None and explained.name != explanation.truth
+    colour = RED if wrong else BLUE
+    positions = list(range(len(labels)))
+    axes.barh(positions[:-1], steps, left=starts, color=[GREY] + [colour] * len(explained.cases), height=0.62)
+    axes.barh(positions[-1:], [explained.logit], color="#222222", height=0.62)
+    low, high = (
+        min(0.0, explanation.bias, explained.logit),
+        max(0.5, explained.logit, sum(steps[1:]) + explanation.bias),
+    )
+    room = 0.24 * (high - low)
+    for position, (start, step) in enumerate(zip([*starts, 0.0], [*steps, explained.logit], strict=True)):
+        axes.text(max(start, start + step) + 0.02 * (high - low), position, f"{step:+.2f}", va="center", fontsize=9)
+    axes.axvline(0, color="#222222", linewidth=0.8)
+    axes.set_xlim(low - 0.02 * (high - low), high + room)
+    axes.set_yticks(positions, labels, fontsize=9)
+    axes.invert_yaxis()
+    axes.tick_params(axis="x", labelsize=8)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    verdict = "yes" if explained.logit > 0 else "no"
+    axes.set_title(
+        f"{explained.name}: score {explained.logit:+.2f} = probability {explained.probability:.0%}"
+        f"  (above 0 means {verdict if verdict == 'yes' else 'yes; here no'})",
+        fontsize=10,
+        loc="left",
+    )
+    box = axes.get_position()
+    axes.set_position((box.x0 + 0.055, box.y0 + 0.12 * box.height, box.width - 0.075, box.height * 0.8))
+
+
+def _case(above: Axes, below: Axes, case: SupportCase, slot: int) -> None:
+    name = f"Case {chr(65 + slot)}: {_shorten(case.support.source)}\nadds {case.evidence:+.2f}"
+    if case.image is None or case.own is None:
+        for axes in (above, below):
+            axes.set_axis_off()
+        above.set_title(name, fontsize=9)
+        above.text(0.5, 0.5, "image not kept\nwith this model", ha="center", va="center", fontsize=9, color=GREY)
+        return
+    _picture(above, case.image.permute(1, 2, 0).cpu().numpy(), name)
+    _weights(below, case.own.weights, case.own.maps, "What the model\nremembers of it")
+
+
+def _shorten(name: str, length: int = 22) -> str:
+    return name if len(name) <= length else "…" + name[-length + 1 :]
+
+
+def _picture(axes: Axes, pixels: object, title: str) -> None:
+    axes.imshow(pixels, interpolation="nearest")  # type: ignore[arg-type]
+    axes.set_title(title, fontsize=9)
+    axes.set_axis_off()
+
+
+def _weights(axes: Axes, weights: Tensor, maps: Tensor, title: str) -> None:
+    _picture(axes, over_white(rgba(weights[None], maps[None])[0]), title)
+    axes.set_axis_on()
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_color("#cccccc")
+
+
+def _signed(axes: Axes, image: Tensor, maps: Tensor, title: str) -> None:
+    """Signed contributions over a pale grey copy of the image."""
+    grey = (0.6 + 0.4 * image.mean(dim=0)).cpu().numpy()
+    drawn = smoothed(maps[None])[0]
+    limit = symmetric_limit(drawn)
+    axes.imshow(grey, cmap="gray", vmin=0, vmax=1)
+    strength = (drawn.abs() / limit).clamp(0, 1).cpu().numpy()
+    axes.imshow(drawn.cpu().numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, alpha=strength**0.7)
+    axes.set_title(title, fontsize=9)
+    axes.set_axis_off()

@@ -1,0 +1,138 @@
+"""What a training step sees: queries and supports, put together in one loader worker.
+
+A batch is a function of (seed, epoch, step) alone, so that it does not matter how many workers there are, and a resumed
+run sees what the uninterrupted one would have seen.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from sic.data.dataset import Sample
+from sic.data.images import Preprocessing
+from sic.data.pixels import PixelSource
+from sic.data.transforms import Transform, evaluation_view
+
+
+def support_candidates(samples: Sequence[Sample]) -> dict[int, list[int]]:
+    """Positions of the images that may stand for each class: those with exactly one label."""
+    candidates: dict[int, list[int]] = defaultdict(list)
+    for position, sample in enumerate(samples):
+        if len(sample.labels) == 1:
+            candidates[sample.labels[0]].append(position)
+    return dict(candidates)
+
+
+def targets(samples: Sequence[Sample], classes: int) -> Tensor:
+    """Multi-hot labels, n×C."""
+    result = torch.zeros(len(samples), classes)
+    for row, sample in enumerate(samples):
+        result[row, list(sample.labels)] = 1
+    return result
+
+
+@dataclass
+class Batch:
+    """Bytes N×3×S×S of the queries, their multi-hot targets N×C, bytes and classes of the supports."""
+
+    queries: Tensor
+    targets: Tensor
+    supports: Tensor
+    support_classes: Tensor
+
+
+class TrainingBatches(Dataset[Batch]):
+    """The batch of an (epoch, step)."""
+
+    def __init__(
+        self,
+        pixels: PixelSource,
+        targets: Tensor,
+        candidates: dict[int, list[int]],
+        preprocessing: Preprocessing,
+        transform: Transform,
+        batch_size: int,
+        supports_per_class: int,
+        seed: int,
+    ) -> None:
+        self.pixels, self.targets, self.preprocessing, self.transform = pixels, targets, preprocessing, transform
+        self.candidates = {label: np.asarray(candidates[label]) for label in sorted(candidates)}
+        self.supports_per_class, self.seed = supports_per_class, seed
+        self.steps = max(1, round(len(pixels) / batch_size))
+        self.batch_size = len(pixels) // self.steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        epoch, step = key
+        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.pixels))
+        queries = order[step * self.batch_size : (step + 1) * self.batch_size]
+        rng = np.random.default_rng((self.seed, epoch, step))
+        supports, classes = self._draw_supports(queries, rng)
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        return Batch(
+            self.transform([self.pixels[i] for i in queries], generator),
+            self.targets[queries],
+            evaluation_view([self.pixels[i] for i in supports], self.preprocessing),
+            torch.from_numpy(classes),
+        )
+
+    def _draw_supports(self, queries: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Random images of every class; not the queries themselves where a class has others."""
+        rows, classes = [], []
+        for label, members in self.candidates.items():
+            number = min(self.supports_per_class, len(members))
+            others = members[~np.isin(members, queries)]
+            rows.append(rng.choice(others if len(others) >= number else members, number, replace=False))
+            classes.append(np.full(number, label))
+        return np.concatenate(rows), np.concatenate(classes)
+
+
+class EpochSteps(Sampler[tuple[int, int]]):
+    """(epoch, step) for every step; Lightning announces the epoch."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.epoch = steps, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter([(self.epoch, step) for step in range(self.steps)])
+
+
+class Views(Dataset[tuple[Tensor, Tensor]]):
+    """Evaluation views, 3×S×S bytes, and their targets."""
+
+    def __init__(self, pixels: PixelSource, targets: Tensor, preprocessing: Preprocessing) -> None:
+        self.pixels, self.targets, self.preprocessing = pixels, targets, preprocessing
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return evaluation_view([self.pixels[index]], self.preprocessing)[0], self.targets[index]
+
+
+def training_loader(batches: TrainingBatches, workers: int) -> DataLoader[Batch]:
+    return DataLoader(
+        batches,
+        batch_size=None,
+        sampler=EpochSteps(len(batches)),
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+def view_loader(views: Views, workers: int, batch_size: int = 128) -> DataLoader[tuple[Tensor, Tensor]]:
+    return DataLoader(views, batch_size, num_workers=workers, persistent_workers=workers > 0)

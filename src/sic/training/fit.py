@@ -1,0 +1,223 @@
+"""From labelled images to a model directory."""
+
+import json
+import logging
+import time
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from sic import directory
+from sic.data.dataset import ImageData, Skipped
+from sic.data.transforms import training_transform
+from sic.directory import Config, SavedModel, write_atomically
+from sic.errors import SicError
+from sic.methods import SIC
+from sic.supports import Support
+from sic.training.batches import TrainingBatches, Views, targets, training_loader, view_loader
+from sic.training.history import History, Reporter, Silent
+from sic.training.material import Images, Material, gather
+from sic.training.module import SICTraining
+from sic.training.settings import Settings, from_json, loader_workers
+
+RUN, HISTORY, CHECKPOINTS = "run.json", "history.csv", "checkpoints"
+
+
+@dataclass
+class FitResult:
+    """Where the model is, what was left out of the data, and how long it took."""
+
+    folder: Path
+    skipped: list[Skipped]
+    seconds: float
+
+
+def fit(
+    data: ImageData, settings: Settings, folder: Path, *, resume: bool = False, reporter: Reporter | None = None
+) -> FitResult:
+    """Train on `data` and write the model directory `folder`; `resume` continues after the last finished epoch."""
+    reporter = reporter or Silent()
+    started = time.monotonic()
+    if not resume and (folder / RUN).is_file():
+        raise SicError(f"{folder} already holds a run; continue it with --resume, or choose another --out.")
+    _set_up_libraries(settings.seed)
+    (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    cache = folder / "pixels.bin"
+    try:
+        material = gather(data, settings, cache, reporter)
+        _record(data, settings, material, folder, resume)
+        module = _module(data, settings, material)
+        _optimise(module, data, settings, material, folder, resume, reporter)
+        best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
+        module.load_state_dict(best["state_dict"])
+        supports = _describe_supports(module, material.train, settings)
+    finally:
+        cache.unlink(missing_ok=True)
+    config = Config(
+        backbone=settings.backbone,
+        classes=list(data.classes),
+        task=data.task,
+        preprocessing=settings.preprocessing,
+        supports_per_class=settings.supports_per_class,
+        temperature=settings.temperature,
+        latent=settings.latent,
+        b=settings.b,
+        data=_data_card(data, material),
+        training=asdict(settings) | {"best_epoch": best["epoch"] + 1},
+    )
+    directory.save(SavedModel(module.classifier.eval().cpu(), config, supports), folder)
+    return FitResult(folder, material.skipped, time.monotonic() - started)
+
+
+def _set_up_libraries(seed: int) -> None:
+    # Lightning talks about things that our users did not choose.
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    lightning.seed_everything(seed, verbose=False)
+    directory.exact_arithmetic()
+
+
+def _data_card(data: ImageData, material: Material) -> dict[str, Any]:
+    return {
+        "name": data.name,
+        "root": str(data.root.resolve()),
+        "layout": data.layout,
+        "images": {
+            "train": len(material.train),
+            "validation": len(material.validation),
+            "skipped": len(material.skipped),
+        },
+    }
+
+
+def _record(data: ImageData, settings: Settings, material: Material, folder: Path, resume: bool) -> None:
+    """`run.json`: the settings and the split; a resumed run must find the same."""
+    record = {
+        "settings": asdict(settings),
+        "data": _data_card(data, material),
+        "train": [sample.id for sample in material.train.samples],
+        "validation": [sample.id for sample in material.validation.samples],
+        "skipped": [asdict(entry) for entry in material.skipped],
+    }
+    if resume:
+        before = read_run(folder)
+        if any(before[split] != record[split] for split in ("train", "validation")):
+            raise SicError(
+                f"The images in {data.root} have changed since this run began; start anew with another --out."
+            )
+    else:
+        text = json.dumps(record, indent=1, ensure_ascii=False)
+        write_atomically(folder / RUN, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What `run.json` recorded when the run was started."""
+    file = folder / RUN
+    if not file.is_file():
+        raise SicError(f"There is nothing to resume in {folder}: it has no {RUN}; leave out --resume to start there.")
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise SicError(f"{file} is damaged ({error}); start anew with another --out.") from None
+
+
+def recorded_settings(folder: Path) -> Settings:
+    """The settings that a run was started with."""
+    return from_json(read_run(folder)["settings"])
+
+
+def _module(data: ImageData, settings: Settings, material: Material) -> SICTraining:
+    per_class = [min(settings.supports_per_class, len(members)) for members in material.candidates.values()]
+    classifier = SIC(
+        settings.backbone,
+        len(data.classes),
+        sum(per_class),
+        latent=settings.latent,
+        temperature=settings.temperature,
+        b=settings.b,
+    )
+    if settings.weights is not None:
+        start = directory.load(Path(settings.weights))
+        if (start.config.backbone, start.config.latent) != (settings.backbone, settings.latent):
+            raise SicError(
+                f"{settings.weights} has a {start.config.backbone} with {start.config.latent} latent units; "
+                f"start from it with --backbone {start.config.backbone} --latent {start.config.latent}."
+            )
+        classifier.encoder.load_state_dict(start.classifier.encoder.state_dict())
+    return SICTraining(classifier, settings, material.candidates, data.task == "multi")
+
+
+def _optimise(
+    module: SICTraining,
+    data: ImageData,
+    settings: Settings,
+    material: Material,
+    folder: Path,
+    resume: bool,
+    reporter: Reporter,
+) -> None:
+    classes, workers = len(data.classes), loader_workers()
+    preprocessing = settings.preprocessing
+    train_targets = targets(material.train.samples, classes)
+    batches = TrainingBatches(
+        material.train,
+        train_targets,
+        material.candidates,
+        preprocessing,
+        training_transform(settings.augmentation, preprocessing),
+        settings.batch_size,
+        settings.supports_per_class,
+        settings.seed,
+    )
+    module.steps_per_epoch = len(batches)
+    module.embedding = view_loader(Views(material.train, train_targets, preprocessing), workers)
+    validation = Views(material.validation, targets(material.validation.samples, classes), preprocessing)
+    checkpoints = folder / CHECKPOINTS
+    common: dict[str, Any] = {
+        "dirpath": checkpoints,
+        "enable_version_counter": False,
+        "save_on_train_epoch_end": True,
+    }
+    gpu = torch.cuda.is_available()
+    trainer = lightning.Trainer(
+        max_epochs=settings.epochs,
+        accelerator="gpu" if gpu else "cpu",
+        devices=1,
+        precision="bf16-mixed" if gpu else "32-true",
+        gradient_clip_val=settings.clip,
+        callbacks=[
+            History(folder / HISTORY, reporter),
+            ModelCheckpoint(filename="best", monitor="val_score", mode="max", **common),
+            # After the best one, so that it knows which that is.
+            ModelCheckpoint(filename="last", **common),
+        ],
+        default_root_dir=folder,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    last = checkpoints / "last.ckpt"
+    try:
+        trainer.fit(
+            module,
+            training_loader(batches, workers),
+            view_loader(validation, workers),
+            ckpt_path=last if resume and last.is_file() else None,
+            weights_only=True,
+        )
+    except SystemExit:  # Lightning's answer to Ctrl-C
+        raise KeyboardInterrupt from None
+
+
+def _describe_supports(module: SICTraining, train: Images, settings: Settings) -> list[Support]:
+    result = []
+    for row, label in zip(module.support_rows.tolist(), module.classifier.support_classes.tolist(), strict=True):
+        view = settings.preprocessing.crop(train[row]) if settings.keep_support_images else None
+        result.append(Support(label, train.samples[row].id, None if view is None else view.copy()))
+    return result

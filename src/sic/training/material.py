@@ -1,0 +1,74 @@
+"""What a run trains on: readable images, split, with their pixels at hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sic.data.dataset import ImageData, Sample, Skipped
+from sic.data.images import Pixels
+from sic.data.pixels import PixelSource, load_pixels
+from sic.data.split import stratified
+from sic.errors import SicError
+from sic.training.batches import support_candidates
+from sic.training.history import Reporter
+from sic.training.settings import Settings, loader_workers
+
+
+@dataclass
+class Images:
+    """Samples and, in the same order, their pixels."""
+
+    samples: list[Sample]
+    source: PixelSource
+    positions: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Pixels:
+        return self.source[self.positions[index]]
+
+
+@dataclass
+class Material:
+    """Training and validation images, who may be a support, and what was left out."""
+
+    train: Images
+    validation: Images
+    candidates: dict[int, list[int]]
+    skipped: list[Skipped]
+
+
+def gather(data: ImageData, settings: Settings, cache: Path, reporter: Reporter) -> Material:
+    """Read every file once (pixels go to `cache`), drop what cannot be read, split off a validation set."""
+    usable, pixels, unreadable = load_pixels(
+        data.splits["train"] + data.splits.get("val", []),
+        settings.preprocessing,
+        cache,
+        loader_workers(),
+        lambda done, total: reporter.advance("reading images", done, total),
+    )
+    skipped = data.skipped + unreadable
+    given = {sample.id for sample in data.splits.get("val", [])}
+    if given:
+        train, validation = [s for s in usable if s.id not in given], [s for s in usable if s.id in given]
+    else:
+        train, validation = stratified(usable, settings.validation, settings.seed)
+    candidates = support_candidates(train)
+    for index, name in enumerate(data.classes):
+        if index not in candidates:
+            raise SicError(
+                f"No readable training image shows {name!r} and nothing else, so nothing can stand for that class; "
+                f"add images of it or remove it ({len(skipped)} files were skipped)."
+            )
+    if not validation:
+        raise SicError(
+            f"{data.root} has too few readable images to check a model on ({len(usable)}): one class needs five."
+        )
+    position = {sample.id: index for index, sample in enumerate(usable)}
+    return Material(
+        Images(train, pixels, [position[sample.id] for sample in train]),
+        Images(validation, pixels, [position[sample.id] for sample in validation]),
+        candidates,
+        skipped,
+    )

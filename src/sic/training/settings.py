@@ -1,0 +1,150 @@
+"""Every choice of a fit in one place: what the user said, and what sic chose where they said nothing."""
+
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from PIL import Image
+
+from sic.data.dataset import ImageData
+from sic.data.images import Preprocessing
+from sic.data.transforms import Augmentation
+from sic.errors import SicError
+
+RecipeName = Literal["scratch", "paper"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to optimise; `guided` adds the terms that keep a network without pretrained weights from collapsing."""
+
+    lr: float
+    temperature: float
+    batch_size: int
+    guided: bool
+    clip: float | None
+    photo_augmentation: Augmentation
+    """What photographs get; rendered birds get none under the paper's recipe, as in the paper."""
+
+
+RECIPES: dict[RecipeName, Recipe] = {
+    # The paper's own: binary cross-entropy alone. It needs pretrained weights (FunnyBirds settings of its appendix).
+    "paper": Recipe(1e-3, 30.0, 32, guided=False, clip=None, photo_augmentation="photo"),
+    # Ours, for networks that start from nothing; see results/scratch.
+    "scratch": Recipe(3e-3, 1.0, 64, guided=True, clip=1.0, photo_augmentation="affine"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is made of; written to `run.json`, read back by `--resume`."""
+
+    backbone: str
+    preprocessing: Preprocessing
+    epochs: int
+    lr: float
+    temperature: float
+    batch_size: int
+    recipe: RecipeName
+    augmentation: Augmentation
+    supports_per_class: int = 3
+    latent: int = 128
+    b: float = 2
+    seed: int = 0
+    validation: float = 0.15
+    weights: str | None = None
+    keep_support_images: bool = True
+
+    @property
+    def guided(self) -> bool:
+        return RECIPES[self.recipe].guided
+
+    @property
+    def clip(self) -> float | None:
+        return RECIPES[self.recipe].clip
+
+
+def typical_size(data: ImageData, number: int = 64) -> int:
+    """Median short side of some of the training images, from their headers."""
+    samples = data.splits["train"]
+    sides = []
+    for sample in samples[:: max(1, len(samples) // number)]:
+        try:
+            with Image.open(sample.path) as image:
+                sides.append(min(image.size))
+        except (OSError, Image.DecompressionBombError):
+            continue  # the check of every file that follows says what is wrong with it
+    if not sides:
+        raise SicError(f"None of the images in {data.root} can be read.")
+    return sorted(sides)[len(sides) // 2]
+
+
+def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) -> tuple[Settings, list[str]]:
+    """Settings for `data`: `said` wins (None means not said). Also returns the choices in words."""
+    gpu = torch.cuda.is_available() if gpu is None else gpu
+    said = {name: value for name, value in said.items() if value is not None}
+    recipe_name: RecipeName = said.get("recipe") or ("paper" if said.get("weights") else "scratch")
+    recipe = RECIPES[recipe_name]
+    number = len(data.splits["train"])
+    smallest = min(Counter(label for s in data.splits["train"] for label in s.labels).values())
+    side = typical_size(data)
+    notes = []
+
+    size = said.pop("size", None)
+    if size is None:
+        largest = 224 if gpu else 96
+        size = max([s for s in (32, 64, 96, 128, 160, 224) if s <= min(side, largest)], default=32)
+        why = f"images are about {side} px" + (
+            "" if side <= largest else f", a CPU manages {largest}" if not gpu else ""
+        )
+        notes.append(f"image size {size} px ({why})")
+    rendered = data.layout == "FunnyBirds"
+    fit: Literal["crop", "squash"] = said.pop("fit", None) or ("squash" if rendered else "crop")
+    backbone = said.get("backbone")
+    if backbone is None:
+        backbone = "resnet_small" if size <= 128 else "resnet18"
+        notes.append(f"backbone {backbone} (suits {size} px)")
+    batch = said.get("batch_size") or min(recipe.batch_size, max(8, number // 8))
+    epochs = said.get("epochs")
+    if epochs is None:
+        # About 1,500 steps teach a small network; more data needs fewer passes.
+        epochs = min(100, max(20, round(1500 * batch / number)))
+        notes.append(f"{epochs} epochs of {number} training images")
+    augmentation = said.get("augmentation")
+    if augmentation is None:
+        augmentation = "none" if rendered and recipe_name == "paper" else recipe.photo_augmentation
+    settings = Settings(
+        backbone=backbone,
+        preprocessing=Preprocessing(size, size, fit),
+        epochs=epochs,
+        lr=recipe.lr,
+        temperature=recipe.temperature,
+        batch_size=batch,
+        recipe=recipe_name,
+        augmentation=augmentation,
+    )
+    settings = replace(
+        settings, **{name: value for name, value in said.items() if name in Settings.__dataclass_fields__}
+    )
+    notes.append(
+        f"recipe {recipe_name}: T = {settings.temperature:g}, learning rate {settings.lr:g}, "
+        f"batches of {settings.batch_size}"
+    )
+    if smallest < settings.supports_per_class:
+        notes.append(f"some classes have fewer than {settings.supports_per_class} images and get fewer supports")
+    if recipe_name == "paper" and settings.weights is None:
+        notes.append(
+            "the paper's recipe without pretrained weights usually collapses; --recipe scratch is made for that"
+        )
+    return settings, notes
+
+
+def from_json(content: dict[str, Any]) -> Settings:
+    return Settings(**{**content, "preprocessing": Preprocessing(**content["preprocessing"])})
+
+
+def loader_workers() -> int:
+    """Half of the cores decode and augment, at most eight."""
+    return min(8, max(1, len(os.sched_getaffinity(0)) // 2 if hasattr(os, "sched_getaffinity") else 1))
