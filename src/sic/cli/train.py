@@ -31,6 +31,7 @@ def train(
         bool | None,
         typer.Option("--support-images/--no-support-images", help="Keep copies of the supports in the model."),
     ] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Loader processes (no effect on the result).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -54,7 +55,7 @@ def train(
         "keep_support_images": support_images,
     }
     with Talker() as talker:
-        result = run(data, out, said, resume, talker)
+        result = run(data, out, said, resume, talker, workers)
     if json:
         print_json(result)
     else:
@@ -64,7 +65,9 @@ def train(
 CHOICES = {"fit": ("crop", "squash"), "recipe": ("scratch", "paper"), "augmentation": ("none", "affine", "photo")}
 
 
-def run(where: str, out: Path, said: dict[str, Any], resume: bool, talker: Talker) -> dict[str, Any]:
+def run(
+    where: str, out: Path, said: dict[str, Any], resume: bool, talker: Talker, workers: int | None = None
+) -> dict[str, Any]:
     """Train, measure on the test images where there are any, and say what came out."""
     for name, allowed in CHOICES.items():
         if said.get(name) not in (None, *allowed):
@@ -89,7 +92,7 @@ def run(where: str, out: Path, said: dict[str, Any], resume: bool, talker: Talke
     else:
         settings, notes = training.choose(data, said)
         talker.say("Chosen: " + "; ".join(notes) + ".")
-    result = training.fit(data, settings, out, resume=resume, reporter=talker)
+    result = training.fit(data, settings, out, resume=resume, workers=workers, reporter=talker)
     for entry in result.skipped:
         talker.warn(f"Skipped {entry.file}: {entry.reason}.")
 

@@ -38,10 +38,17 @@ class FitResult:
 
 
 def fit(
-    data: ImageData, settings: Settings, folder: Path, *, resume: bool = False, reporter: Reporter | None = None
+    data: ImageData,
+    settings: Settings,
+    folder: Path,
+    *,
+    resume: bool = False,
+    workers: int | None = None,
+    reporter: Reporter | None = None,
 ) -> FitResult:
     """Train on `data` and write the model directory `folder`; `resume` continues after the last finished epoch."""
     reporter = reporter or Silent()
+    workers = loader_workers() if workers is None else workers
     started = time.monotonic()
     if not resume and (folder / RUN).is_file():
         raise SicError(f"{folder} already holds a run; continue it with --resume, or choose another --out.")
@@ -49,10 +56,10 @@ def fit(
     (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     cache = folder / "pixels.bin"
     try:
-        material = gather(data, settings, cache, reporter)
+        material = gather(data, settings, cache, workers, reporter)
         _record(data, settings, material, folder, resume)
         module = _module(data, settings, material)
-        _optimise(module, data, settings, material, folder, resume, reporter)
+        _optimise(module, data, settings, material, folder, resume, workers, reporter)
         best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
         module.load_state_dict(best["state_dict"])
         supports = _describe_supports(module, material.train, settings)
@@ -159,9 +166,10 @@ def _optimise(
     material: Material,
     folder: Path,
     resume: bool,
+    workers: int,
     reporter: Reporter,
 ) -> None:
-    classes, workers = len(data.classes), loader_workers()
+    classes = len(data.classes)
     preprocessing = settings.preprocessing
     train_targets = targets(material.train.samples, classes)
     batches = TrainingBatches(

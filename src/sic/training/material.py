@@ -11,7 +11,7 @@ from sic.data.split import stratified
 from sic.errors import SicError
 from sic.training.batches import support_candidates
 from sic.training.history import Reporter
-from sic.training.settings import Settings, loader_workers
+from sic.training.settings import Settings
 
 
 @dataclass
@@ -39,13 +39,13 @@ class Material:
     skipped: list[Skipped]
 
 
-def gather(data: ImageData, settings: Settings, cache: Path, reporter: Reporter) -> Material:
+def gather(data: ImageData, settings: Settings, cache: Path, workers: int, reporter: Reporter) -> Material:
     """Read every file once (pixels go to `cache`), drop what cannot be read, split off a validation set."""
     usable, pixels, unreadable = load_pixels(
         data.splits["train"] + data.splits.get("val", []),
         settings.preprocessing,
         cache,
-        loader_workers(),
+        workers,
         lambda done, total: reporter.advance("reading images", done, total),
     )
     skipped = data.skipped + unreadable

@@ -158,7 +158,7 @@ class SICTraining(lightning.LightningModule):
             # An image may have several right answers (a bird that lacks parts): any of them counts.
             score = targets.gather(1, logits.argmax(1, keepdim=True)).mean().item()
         chance = targets.mean().item()
-        self.collapsed = collapse(self.health, self.settings.temperature, score, chance, self.current_epoch + 1)
+        self.collapsed = collapse(self.health, self.settings.temperature, score, chance, self.global_step)
         self.figures = {
             "train_loss": torch.stack(self._losses).mean().item() if self._losses else float("nan"),
             "val_loss": F.binary_cross_entropy_with_logits(logits, targets).item(),

@@ -22,9 +22,13 @@ def latent_health(latents: NDArray[np.float32]) -> LatentHealth:
     return LatentHealth(dead, float(np.linalg.norm(latents, axis=1).mean()))
 
 
-def collapse(health: LatentHealth, temperature: float, score: float, chance: float, epoch: int) -> str | None:
+FIRST_LOOK = 150
+"""Steps before which a fit may look lost without being so."""
+
+
+def collapse(health: LatentHealth, temperature: float, score: float, chance: float, steps: int) -> str | None:
     """A sentence if training has collapsed: at chance level, with dead units or with latents too short to matter."""
-    if epoch < 3 or score > 1.5 * chance:
+    if steps < FIRST_LOOK or score > 1.5 * chance:
         return None
     if health.dead_units > 0.5:
         sign = f"{health.dead_units:.0%} of the latent units are dead"
@@ -33,6 +37,6 @@ def collapse(health: LatentHealth, temperature: float, score: float, chance: flo
     else:
         return None
     return (
-        f"The fit has collapsed: after {epoch} epochs the score is {score:.1%} (chance: {chance:.1%}) and {sign}. "
+        f"The fit has collapsed: after {steps} steps the score is {score:.1%} (chance: {chance:.1%}) and {sign}. "
         "It will hardly recover; stop it and use --recipe scratch, a lower --lr, or pretrained --weights."
     )
