@@ -10,6 +10,9 @@ from sic.cli import data, demo, explain, predict, train, verify
 from sic.errors import SicError
 from sic.version import __version__
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
 app = typer.Typer(
     help="Image classifiers that people can check: every decision is a sum of similarities to real training images.",
     no_args_is_help=True,
@@ -43,12 +46,14 @@ def main() -> None:
         app()
     except SicError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("Interrupted. What is finished is kept; `sic train … --resume` continues after the last epoch.", 130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            _fail(
+                "Interrupted; what is finished is kept. After `sic train`, the same command with --resume continues.",
+                INTERRUPTED,
+            )
+        raise
     except OSError as error:
-        if error.errno == errno.EPIPE:  # the reader of our output went away, as `| head` does
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-            sys.exit(0)
         if error.errno == errno.ENOSPC:
             _fail("The disk is full; free some space and run the command again (training: with --resume).")
         _unexpected(error)

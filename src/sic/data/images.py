@@ -90,7 +90,7 @@ class Preprocessing:
             width, height = (max(self.resize, round(side * scale)) for side in image.size)
         if (width, height) != image.size:
             image = image.resize((width, height), Image.Resampling.BILINEAR)
-        return np.asarray(image)
+        return np.array(image)  # a copy: Pillow's own memory is read-only
 
     def crop(self, pixels: Pixels) -> Pixels:
         """The central size×size×3 square of a reduced image."""

@@ -143,8 +143,8 @@ def dummy(classifier: SIC, images: Tensor, generator: torch.Generator) -> Axiom:
     return Axiom(
         "dummy",
         "a pixel that the model does not depend on has attribution zero",
-        hidden.abs().max().item(),
-        0.0 if unmoved == 0 else -1.0,
+        max(hidden.abs().max().item(), unmoved),
+        0.0,
         hidden.numel(),
     )
 

@@ -22,7 +22,8 @@ def support_contributions(classifier: SIC, images: Tensor, supports: Sequence[in
         columns = torch.as_tensor(supports[start : start + CHUNK], device=images.device)
 
         def similarity(latents: Tensor, columns: Tensor = columns) -> Tensor:
-            return bcos_similarity(latents, classifier.support_vectors, classifier.b).gather(1, columns[:, None])
+            similarities = bcos_similarity(latents, classifier.support_vectors, classifier.b)
+            return similarities.gather(1, columns[:, None].clone())  # the caller may be in inference mode
 
         chunks.append(classifier.trace(images[start : start + CHUNK], similarity))
     return Contributions(
@@ -36,7 +37,7 @@ def support_contributions(classifier: SIC, images: Tensor, supports: Sequence[in
 def latent_contributions(classifier: SIC, images: Tensor, units: Sequence[int]) -> Contributions:
     """Contributions N×K to units of `f⁺`."""
     columns = torch.as_tensor(units, device=images.device)
-    return classifier.trace(images, lambda latents: latents[:, columns])
+    return classifier.trace(images, lambda latents: latents[:, columns.clone()])
 
 
 def neuron_contributions(
@@ -60,7 +61,7 @@ def neuron_contributions(
             channel = activation[:, unit]
             picked = channel.sum(dim=(1, 2)) if position is None else channel[:, position[0], position[1]]
         else:
-            picked = activation[..., unit].flatten(1).sum(dim=1)
+            picked = activation[..., unit].reshape(len(activation), -1).sum(dim=1)
         return picked[:, None]
 
     handle = classifier.get_submodule(layer).register_forward_hook(catch)

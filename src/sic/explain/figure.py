@@ -10,20 +10,22 @@ from torch import Tensor
 
 from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
 from sic.explain.picture import over_white, rgba, smoothed, symmetric_limit
+from sic.explain.prose import percent
 
 BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
 PANEL, TOP = 2.0, 0.55  # inches
+PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
 def draw(explanation: Explanation, path: Path) -> None:
     """Write the figure to `path`; its suffix says the format."""
     columns = 3 + max(len(c.cases) for c in explanation.classes)
     rows = len(explanation.classes)
-    text = textwrap.fill(explanation.text, 46 + 26 * (columns - 2))
-    lines = text.count("\n") + 1
-    words = 0.19 * lines + 0.3
+    width = columns * (PANEL + 0.2) + 0.6
+    text = textwrap.fill(explanation.text, int(12.5 * width))
+    words = 0.19 * (text.count("\n") + 1) + 0.3
     height = rows * 2 * (PANEL + 0.28) + TOP + words
-    figure = Figure(figsize=(columns * (PANEL + 0.2) + 0.6, height), dpi=130)
+    figure = Figure(figsize=(width, height), dpi=130)
     figure.suptitle(_title(explanation), y=1 - 0.28 / height, fontsize=13, weight="bold", va="center")
     grid = figure.add_gridspec(
         rows * 2,
@@ -45,10 +47,13 @@ def draw(explanation: Explanation, path: Path) -> None:
 
 
 def _title(explanation: Explanation) -> str:
-    title = explanation.title
+    answers = [f"{c.name} ({percent(c.probability)})" for c in explanation.classes if c.name in explanation.labels]
     if not explanation.similar_case:
-        return f"{title}: no similar case among the training images"
-    return title
+        nearest = explanation.classes[0]
+        answers = [f"no similar case (nearest: {nearest.name}, {percent(nearest.probability)})"]
+    truth = explanation.truth
+    told = "" if truth is None else ", which is right" if truth in explanation.labels else f"; the truth is {truth}"
+    return f"{explanation.title}: {' and '.join(answers) or 'another answer'}{told}"
 
 
 def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained: ClassExplanation, top: int) -> None:
@@ -72,7 +77,7 @@ def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained
 
 def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> None:
     """Waterfall from the bias over each support's evidence to the logit."""
-    labels = ["bias b"] + [f"case {chr(65 + slot)}" for slot in range(len(explained.cases))] + ["score"]
+    labels = ["fixed bias b"] + [f"like case {chr(65 + slot)}" for slot in range(len(explained.cases))] + ["score"]
     steps = [explanation.bias] + [case.evidence for case in explained.cases]
     starts = [0.0]
     for step in steps[:-1]:
@@ -88,17 +93,23 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     )
     room = 0.24 * (high - low)
     for position, (start, step) in enumerate(zip([*starts, 0.0], [*steps, explained.logit], strict=True)):
-        axes.text(max(start, start + step) + 0.02 * (high - low), position, f"{step:+.2f}", va="center", fontsize=9)
+        axes.text(
+            max(start, start + step) + 0.02 * (high - low),
+            position,
+            f"{step:+.2f}",
+            va="center",
+            fontsize=9,
+            bbox=PAPER,
+        )
     axes.axvline(0, color="#222222", linewidth=0.8)
     axes.set_xlim(low - 0.02 * (high - low), high + room)
     axes.set_yticks(positions, labels, fontsize=9)
     axes.invert_yaxis()
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    verdict = "yes" if explained.logit > 0 else "no"
+    verdict = "above 0: yes" if explained.logit >= 0 else "below 0: no"
     axes.set_title(
-        f"{explained.name}: score {explained.logit:+.2f} = probability {explained.probability:.0%}"
-        f"  (above 0 means {verdict if verdict == 'yes' else 'yes; here no'})",
+        f"{explained.name}: score {explained.logit:+.2f}, probability {percent(explained.probability)} ({verdict})",
         fontsize=10,
         loc="left",
     )

@@ -9,6 +9,27 @@ TOO_MUCH_NEGATIVE = 0.2
 """Share of negative mass in a support's own map above which the reader is warned."""
 
 
+def percent(probability: float) -> str:
+    """For people: no 0 % and no 100 % that are not exactly that.
+
+    >>> percent(0.974), percent(0.9991), percent(0.002)
+    ('97 %', 'over 99 %', 'under 1 %')
+    """
+    if 0 < probability < 0.005:
+        return "under 1 %"
+    if 0.995 <= probability < 1:
+        return "over 99 %"
+    return f"{probability:.0%}".replace("%", " %")
+
+
+def _within(residual: float) -> str:
+    """The power of ten that bounds an error: 3e-7 is "within 0.000001"."""
+    digits = 7
+    while digits > 1 and residual > 10.0**-digits:
+        digits -= 1
+    return f"{10.0**-digits:.{digits}f}"
+
+
 def read(explanation: Explanation) -> str:
     """One paragraph."""
     sentences = []
@@ -16,17 +37,17 @@ def read(explanation: Explanation) -> str:
     if not explanation.similar_case:
         sentences.append(
             f"No similar case: no class reaches a probability of 50 %, so this image looks like none of the training "
-            f"images that the model compares with. The nearest class is {first.name} at {first.probability:.0%}; "
+            f"images that the model compares with. The nearest class is {first.name} at {percent(first.probability)}; "
             "the following shows what little speaks for it."
         )
     elif explanation.labels:
         answers = " and ".join(
-            f"{c.name} ({c.probability:.0%})" for c in explanation.classes if c.name in explanation.labels
+            f"{c.name} ({percent(c.probability)})" for c in explanation.classes if c.name in explanation.labels
         )
         sentences.append(f"The model answers {answers}.")
     for explained in explanation.classes:
         sentences += _class_sentences(explained, explanation.bias)
-    sentences.append(f"Pixels, evidence and bias add up to the score with an error of {explanation.residual:.0e}.")
+    sentences.append(f"Checked: pixels and bias add up to the score to within {_within(explanation.residual)}.")
     return " ".join(sentences)
 
 
@@ -40,10 +61,11 @@ def _class_sentences(explained: ClassExplanation, bias: float) -> list[str]:
         _where(explained.contributions.maps),
     ]
     for case in ranked:
-        if case.own is not None and negative_share(case.own.maps).item() > TOO_MUCH_NEGATIVE:
+        negative = 0.0 if case.own is None else negative_share(case.own.maps).item()
+        if negative > TOO_MUCH_NEGATIVE:
             sentences.append(
-                f"Caution: {negative_share(case.own.maps).item():.0%} of what {case.support.source} is made of counts "
-                "negatively; a model trained with a larger temperature would explain itself better."
+                f"Caution: {percent(negative)} of what {case.support.source} is made of counts negatively; "
+                "a model trained with a larger temperature would explain itself better."
             )
     return sentences
 
@@ -67,6 +89,6 @@ def _where(maps: Tensor) -> str:
     share = densest[: max(1, len(densest) // 10)].sum().item()
     against = negative_share(maps).item()
     sentence = (
-        f"Most of the evidence comes from the {place} of the image: a tenth of the pixels gives {share:.0%} of it"
+        f"Most of the evidence comes from the {place} of the image: a tenth of the pixels gives {percent(share)} of it"
     )
-    return sentence + (f", and {against:.0%} of all contributions speak against it." if against >= 0.005 else ".")
+    return sentence + (f", and {percent(against)} of all contributions speak against it." if against >= 0.005 else ".")

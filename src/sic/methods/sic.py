@@ -78,14 +78,18 @@ class SIC(nn.Module):
         columns = targets if targets.dim() == 2 else targets[:, None]
 
         def logits(latents: Tensor) -> Tensor:
-            return self.logits(self.evidence(latents)).gather(1, columns)
+            return self.logits(self.evidence(latents)).gather(1, columns.clone())  # may come from inference mode
 
         return self.trace(images, logits, bias=self.bias).reshape(targets.shape)
 
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
         """Contributions to the evidence of supports (indices, N or N×K)."""
         columns = supports if supports.dim() == 2 else supports[:, None]
-        return self.trace(images, lambda latents: self.evidence(latents).gather(1, columns)).reshape(supports.shape)
+
+        def evidence(latents: Tensor) -> Tensor:
+            return self.evidence(latents).gather(1, columns.clone())
+
+        return self.trace(images, evidence).reshape(supports.shape)
 
     def trace(self, images: Tensor, outputs: Callable[[Tensor], Tensor], bias: float = 0.0) -> Contributions:
         """Contributions N×K to `outputs(f⁺)`, N×K; `bias` is the constant that they contain."""

@@ -95,10 +95,10 @@ class TrainingBatches(Dataset[Batch]):
 
 
 class EpochSteps(Sampler[tuple[int, int]]):
-    """(epoch, step) for every step; Lightning announces the epoch."""
+    """(epoch, step) for every step; Lightning announces each epoch but, in a resumed run, the first."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps, self.epoch = steps, 0
+    def __init__(self, steps: int, epoch: int = 0) -> None:
+        self.steps, self.epoch = steps, epoch
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -123,11 +123,12 @@ class Views(Dataset[tuple[Tensor, Tensor]]):
         return evaluation_view([self.pixels[index]], self.preprocessing)[0], self.targets[index]
 
 
-def training_loader(batches: TrainingBatches, workers: int) -> DataLoader[Batch]:
+def training_loader(batches: TrainingBatches, workers: int, epoch: int) -> DataLoader[Batch]:
+    """Batches of every epoch from `epoch` on."""
     return DataLoader(
         batches,
         batch_size=None,
-        sampler=EpochSteps(len(batches)),
+        sampler=EpochSteps(len(batches), epoch),
         num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),

@@ -211,12 +211,14 @@ def _optimise(
         enable_model_summary=False,
     )
     last = checkpoints / "last.ckpt"
+    goes_on = resume and last.is_file()
+    first = torch.load(last, map_location="cpu", weights_only=True)["epoch"] + 1 if goes_on else 0
     try:
         trainer.fit(
             module,
-            training_loader(batches, workers),
+            training_loader(batches, workers, first),
             view_loader(validation, workers),
-            ckpt_path=last if resume and last.is_file() else None,
+            ckpt_path=last if goes_on else None,
             weights_only=True,
         )
     except SystemExit:  # Lightning's answer to Ctrl-C

@@ -1,0 +1,244 @@
+"""B-cos layers against the definition `‖x‖ · |cos|^B · sgn cos`, patch by patch, and `W(x)` against the Jacobian."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.functional import jacobian
+
+from sic.bcos import BcosConv2d, BcosLinear, bcos_similarity, explaining
+
+BS = (1, 1.5, 2, 3)
+CONVOLUTIONS = [
+    {"kernel_size": 3},
+    {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": (1, 3), "padding": (0, 1)},
+    {"kernel_size": (4, 2), "stride": (1, 2), "padding": (2, 0)},
+    {"kernel_size": 3, "padding": 2, "dilation": 2},
+    {"kernel_size": 3, "padding": 1, "groups": 2},
+    {"kernel_size": (2, 3), "stride": (2, 1), "padding": (1, 2), "dilation": (1, 2), "groups": 4},
+]
+
+
+def unit(x: Tensor, w: Tensor, b: float) -> float:
+    """One B-cos unit, by the book."""
+    if x.norm() == 0:
+        return 0.0
+    cosine = (x @ w / (x.norm() * w.norm())).item()
+    return x.norm().item() * abs(cosine) ** b * (1 if cosine > 0 else -1)
+
+
+def dynamic_row(x: Tensor, w: Tensor, b: float) -> Tensor:
+    """The row of `W(x)` of one unit: `|cos|^(B-1) ŵ`."""
+    cosine = x @ w / (x.norm() * w.norm())
+    return cosine.abs() ** (b - 1) * w / w.norm()
+
+
+def patch(layer: BcosConv2d, padded: Tensor, out: int, row: int, column: int) -> tuple[slice, list[int], list[int]]:
+    """Channels, rows and columns of the padded image (C×H×W) that one output unit looks at."""
+    size = layer.in_channels // layer.groups
+    group = out // (layer.out_channels // layer.groups)
+    rows = [row * layer.stride[0] + i * layer.dilation[0] for i in range(layer.kernel_size[0])]
+    columns = [column * layer.stride[1] + i * layer.dilation[1] for i in range(layer.kernel_size[1])]
+    assert rows[-1] < padded.shape[1]
+    assert columns[-1] < padded.shape[2]
+    return slice(group * size, (group + 1) * size), rows, columns
+
+
+def pad(layer: BcosConv2d, image: Tensor) -> Tensor:
+    assert isinstance(layer.padding, tuple)
+    vertical, horizontal = layer.padding
+    padded = image.new_zeros(image.shape[0], image.shape[1] + 2 * vertical, image.shape[2] + 2 * horizontal)
+    padded[:, vertical : vertical + image.shape[1], horizontal : horizontal + image.shape[2]] = image
+    return padded
+
+
+def slow_convolution(layer: BcosConv2d, images: Tensor) -> Tensor:
+    height, width = layer(images).shape[2:]
+    result = images.new_zeros(len(images), layer.out_channels, height, width)
+    for n, out, row, column in itertools.product(*map(range, result.shape)):
+        padded = pad(layer, images[n])
+        channels, rows, columns = patch(layer, padded, out, row, column)
+        x = padded[channels][:, rows][:, :, columns].flatten()
+        result[n, out, row, column] = unit(x, layer.weight[out].detach().flatten(), layer.b)
+    return result
+
+
+def slow_matrix(layer: BcosConv2d, image: Tensor) -> Tensor:
+    """`W(x)` of a convolution for one image, outputs × inputs, built row by row."""
+    shape = layer(image[None]).shape[1:]
+    height, width = image.shape[1:]
+    top, left = layer.padding
+    assert isinstance(top, int)
+    assert isinstance(left, int)
+    result = []
+    for out, row, column in itertools.product(*map(range, shape)):
+        padded = pad(layer, image)
+        channels, rows, columns = patch(layer, padded, out, row, column)
+        x = padded[channels][:, rows][:, :, columns]
+        weights = dynamic_row(x.flatten(), layer.weight[out].detach().flatten(), layer.b).view(x.shape)
+        full = torch.zeros_like(padded)
+        for i, r in enumerate(rows):
+            for j, c in enumerate(columns):
+                full[channels, r, c] += weights[:, i, j]
+        result.append(full[:, top : top + height, left : left + width].flatten())
+    return torch.stack(result)
+
+
+def jacobian_matrix(layer: nn.Module, x: Tensor) -> Tensor:
+    return jacobian(layer, x).reshape(-1, x.numel())
+
+
+@pytest.mark.parametrize("b", BS)
+def test_linear_layers_follow_the_definition(b: float) -> None:
+    torch.manual_seed(0)
+    layer, x = BcosLinear(7, 5, b).double(), torch.randn(2, 3, 7, dtype=torch.double)
+    expected = torch.tensor(
+        [[[unit(v, w, b) for w in layer.weight.detach()] for v in row] for row in x], dtype=torch.double
+    )
+    torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("b", BS)
+@pytest.mark.parametrize("settings", CONVOLUTIONS, ids=str)
+def test_convolutions_follow_the_definition(b: float, settings: dict[str, int]) -> None:
+    torch.manual_seed(1)
+    layer, x = BcosConv2d(4, 8, **settings, b=b).double(), torch.randn(2, 4, 6, 5, dtype=torch.double)
+    torch.testing.assert_close(layer(x), slow_convolution(layer, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("b", BS)
+def test_similarities_follow_the_definition(b: float) -> None:
+    torch.manual_seed(2)
+    x, vectors = torch.randn(3, 6, dtype=torch.double), 5 * torch.randn(4, 6, dtype=torch.double)
+    expected = torch.tensor([[unit(row, v, b) for v in vectors] for row in x], dtype=torch.double)
+    torch.testing.assert_close(bcos_similarity(x, vectors, b), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_vector_is_as_similar_to_itself_as_it_is_long() -> None:
+    v = torch.randn(1, 6, dtype=torch.double)
+    assert bcos_similarity(v, 3 * v).item() == pytest.approx(v.norm().item())
+    assert bcos_similarity(v, -v).item() == pytest.approx(-v.norm().item())
+
+
+@pytest.mark.parametrize("b", BS)
+def test_dynamic_matrix_of_a_linear_layer(b: float) -> None:
+    torch.manual_seed(3)
+    layer, x = BcosLinear(7, 5, b).double(), torch.randn(7, dtype=torch.double)
+    with explaining():
+        dynamic = jacobian(layer, x)
+    expected = torch.stack([dynamic_row(x, w, b) for w in layer.weight.detach()])
+    torch.testing.assert_close(dynamic, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(dynamic @ x, layer(x), rtol=1e-12, atol=1e-14)
+    assert torch.allclose(jacobian(layer, x), dynamic, atol=1e-3) == (b == 1)
+
+
+@pytest.mark.parametrize("b", BS)
+@pytest.mark.parametrize("settings", CONVOLUTIONS[1:], ids=str)
+def test_dynamic_matrix_of_a_convolution(b: float, settings: dict[str, int]) -> None:
+    torch.manual_seed(4)
+    layer, x = BcosConv2d(4, 4, **settings, b=b).double(), torch.randn(4, 5, 4, dtype=torch.double)
+    with explaining():
+        dynamic = jacobian_matrix(layer, x[None])
+    torch.testing.assert_close(dynamic, slow_matrix(layer, x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dynamic @ x.flatten(), layer(x[None]).flatten(), rtol=1e-11, atol=1e-13)
+    assert torch.allclose(jacobian_matrix(layer, x[None]), dynamic, atol=1e-3) == (b == 1)
+
+
+@pytest.mark.parametrize("b", BS)
+def test_dynamic_matrix_of_similarities(b: float) -> None:
+    torch.manual_seed(5)
+    x, vectors = torch.randn(6, dtype=torch.double), torch.randn(4, 6, dtype=torch.double)
+
+    def similarities(x: Tensor) -> Tensor:
+        return bcos_similarity(x[None], vectors, b)[0]
+
+    with explaining():
+        dynamic = jacobian(similarities, x)
+    torch.testing.assert_close(dynamic, torch.stack([dynamic_row(x, v, b) for v in vectors]), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(dynamic @ x, similarities(x), rtol=1e-12, atol=1e-14)
+    assert torch.allclose(jacobian(similarities, x), dynamic, atol=1e-3) == (b == 1)
+
+
+@pytest.mark.parametrize("b", BS)
+@pytest.mark.parametrize("kind", ["linear", "convolution", "similarity"])
+def test_nothing_in_gives_nothing_out_and_finite_gradients(b: float, kind: str) -> None:
+    torch.manual_seed(6)
+    layer: nn.Module = BcosConv2d(3, 4, 3, padding=1, b=b) if kind == "convolution" else BcosLinear(3, 4, b)
+    x = torch.zeros(2, 3, 4, 4) if kind == "convolution" else torch.zeros(2, 3)
+    x.requires_grad_()
+    out = bcos_similarity(x, layer.weight, b) if kind == "similarity" else layer(x)
+    assert (out == 0).all()
+    out.sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert layer.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("b", BS)
+def test_a_black_corner_does_not_disturb_the_rest(b: float) -> None:
+    torch.manual_seed(7)
+    layer, x = BcosConv2d(3, 4, 3, b=b), torch.rand(1, 3, 8, 8)
+    x[..., :4, :4] = 0
+    x.requires_grad_()
+    out = layer(x)
+    out.square().sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert (out[..., :2, :2] == 0).all()
+    assert (out[..., 4:, 4:] != 0).all()
+
+
+@pytest.mark.parametrize("b", BS)
+def test_a_zero_weight_gives_zero_and_finite_gradients(b: float) -> None:
+    layer, x = BcosLinear(3, 2, b), torch.randn(4, 3)
+    with torch.no_grad():
+        layer.weight[0] = 0
+    out = layer(x)
+    out.sum().backward()
+    assert (out[:, 0] == 0).all()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.isfinite().all()
+    similarity = bcos_similarity(x, torch.zeros(1, 3), b)
+    assert (similarity == 0).all()
+
+
+def test_the_length_of_a_weight_does_not_matter() -> None:
+    torch.manual_seed(8)
+    linear, conv = BcosLinear(5, 4), BcosConv2d(3, 4, 3)
+    x, image = torch.randn(2, 5), torch.randn(1, 3, 5, 5)
+    before = linear(x), conv(image)
+    with torch.no_grad():
+        linear.weight *= 7
+        conv.weight *= 0.3
+    torch.testing.assert_close((linear(x), conv(image)), before)
+
+
+@pytest.mark.parametrize("layer", [BcosLinear(3, 2), BcosConv2d(3, 2, 1)], ids=["linear", "convolution"])
+def test_there_is_no_bias(layer: nn.Module) -> None:
+    assert [name for name, _ in layer.named_parameters()] == ["weight"]
+
+
+@pytest.mark.parametrize("b", [0, 0.5, -2])
+def test_b_below_one_is_refused(b: float) -> None:
+    with pytest.raises(ValueError, match="B must be at least 1"):
+        BcosLinear(3, 2, b)
+    with pytest.raises(ValueError, match="B must be at least 1"):
+        BcosConv2d(3, 2, 1, b=b)
+
+
+@pytest.mark.parametrize("b", BS)
+@pytest.mark.parametrize("kind", ["linear", "convolution", "grouped convolution"])
+def test_bfloat16_is_close_to_float32(b: float, kind: str) -> None:
+    torch.manual_seed(9)
+    layer: nn.Module
+    if kind == "linear":
+        layer, x = BcosLinear(48, 8, b), torch.randn(4, 48)
+    else:
+        layer = BcosConv2d(8, 8, 3, padding=1, groups=2 if "grouped" in kind else 1, b=b)
+        x = torch.randn(2, 8, 6, 6)
+    expected = layer(x)
+    got = layer.bfloat16()(x.bfloat16())
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.float(), expected, rtol=0.05, atol=0.03)

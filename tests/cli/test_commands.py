@@ -1,0 +1,155 @@
+"""Commands from the outside: keys that scripts rely on, and one sentence for every mistake."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.conftest import Sic
+
+
+def test_help_answers_at_once(sic: Sic) -> None:
+    times = []
+    for _ in range(3):
+        start = time.monotonic()
+        assert "train" in sic("--help").stdout
+        times.append(time.monotonic() - start)
+    assert min(times) < 0.7
+
+
+def test_version(sic: Sic) -> None:
+    assert sic("--version").stdout.startswith("sic 0.")
+
+
+def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
+    assert "does not exist" in sic.refuse("train", tmp_path / "nowhere", "--out", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    assert "class folder" in sic.refuse("train", tmp_path / "empty", "--out", tmp_path / "out")
+    assert "--recipe" in sic.refuse("train", tmp_path / "empty", "--recipe", "magic")
+    assert "nothing to resume" in sic.refuse("train", _two_classes(tmp_path), "--out", tmp_path / "out", "--resume")
+    assert "not a model directory" in sic.refuse("predict", tmp_path, tmp_path)
+    assert "no backbone" in sic.refuse(
+        "train", tmp_path / "two", "--out", tmp_path / "out2", "--backbone", "resnet9000", "--size", 32
+    )
+
+
+def _two_classes(tmp_path: Path) -> Path:
+    for name in ("a", "b"):
+        folder = tmp_path / "two" / name
+        folder.mkdir(parents=True)
+        for number in range(6):
+            Image.new("RGB", (32, 32), (number, 0, 0)).save(folder / f"{number}.png")
+    return tmp_path / "two"
+
+
+def test_data_birds_writes_the_layout_and_refuses_a_full_folder(sic: Sic, tmp_path: Path) -> None:
+    sic("data", "birds", tmp_path / "b", "--classes", 2, "--train", 2, "--test", 1, "--size", 32)
+    assert (tmp_path / "b" / "classes.json").is_file()
+    assert "not empty" in sic.refuse("data", "birds", tmp_path / "b", "--classes", 2)
+
+
+@pytest.mark.slow
+def test_train_says_what_scripts_need(trained: tuple[Path, Any]) -> None:
+    out, said = trained
+    assert said["model"] == str(out)
+    assert 0 <= said["accuracy"] <= 1
+    assert said["seconds"] > 0
+    assert said["skipped"] == []
+    assert json.loads((out / "config.json").read_text())["figures"]["validation"]["accuracy"] == said["accuracy"]
+    assert not list(out.rglob("*.pkl"))
+    assert {path.name for path in out.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "supports",
+        "run.json",
+        "history.csv",
+        "checkpoints",
+    }
+
+
+@pytest.mark.slow
+def test_predict(sic: Sic, trained: tuple[Path, Any], bird_folders: Path, tmp_path: Path) -> None:
+    out, _ = trained
+    said = sic.json("predict", out, bird_folders / "bird 1")
+    assert len(said["images"]) == 24
+    first = said["images"][0]
+    assert len(first["labels"]) == 1
+    assert list(first["probabilities"]) == ["bird 0", "bird 1", "bird 2", "bird 3"]
+    assert len(first["evidence"]) == 12
+    assert first["similar_case"] == (max(first["probabilities"].values()) >= 0.5)
+    values = [entry["value"] for entry in first["evidence"]]
+    assert values == sorted(values, reverse=True)
+    # The logit is the bias and the class's own evidence.
+    total = -np.log(3) + sum(e["value"] for e in first["evidence"] if e["label"] == first["labels"][0])
+    assert first["probabilities"][first["labels"][0]] == pytest.approx(1 / (1 + np.exp(-total)), rel=1e-5)
+    (tmp_path / "no image.jpg").write_text("words")
+    mixed = sic.json("predict", out, tmp_path / "no image.jpg", bird_folders / "bird 1" / "000.png", code=1)
+    assert mixed["images"][0]["error"] == "not an image"
+    assert mixed["images"][1]["labels"]
+    assert "bird" in sic("predict", out, bird_folders / "bird 1" / "000.png").stdout
+
+
+@pytest.mark.slow
+def test_explain(sic: Sic, trained: tuple[Path, Any], bird_folders: Path, tmp_path: Path) -> None:
+    out, _ = trained
+    image = bird_folders / "bird 2" / "003.png"
+    said = sic.json("explain", out, image, "--out", tmp_path / "a b" / "why.png")["images"][0]
+    with Image.open(tmp_path / "a b" / "why.png") as figure:
+        assert min(figure.size) > 400
+    explained = said["classes"][0]
+    assert explained["pixels"] + explained["input_independent"] == pytest.approx(explained["logit"], abs=1e-4)
+    assert said["bias"] + sum(e["value"] for e in explained["evidence"]) == pytest.approx(explained["logit"], abs=1e-4)
+    assert abs(said["residual"]) < 1e-4
+    both = sic.json("explain", out, image, "--class", "bird 0", "--class", "bird 3", "--out", tmp_path / "two.svg")
+    assert [c["name"] for c in both["images"][0]["classes"]] == ["bird 0", "bird 3"]
+    several = sic.json("explain", out, image, bird_folders / "bird 1" / "003.png", "--out", tmp_path / "folder")
+    assert len({entry["figure"] for entry in several["images"]}) == 2
+    assert "no class" in sic.refuse("explain", out, image, "--class", "eagle", "--out", tmp_path / "x.png")
+    assert "--out" in sic.refuse("explain", out, image, "--out", tmp_path / "x.doc")
+
+
+@pytest.mark.slow
+def test_verify_passes(sic: Sic, trained: tuple[Path, Any], bird_folders: Path) -> None:
+    out, _ = trained
+    said = sic.json("verify", out, "--limit", 12)
+    assert said["passed"] is True
+    completeness = said["axioms"]["completeness"]
+    assert completeness["residual_float32"] <= 1e-4
+    assert completeness["residual_float64"] <= 1e-10
+    assert set(said["axioms"]) == {
+        "completeness",
+        "sensitivity",
+        "implementation_invariance",
+        "dummy",
+        "linearity",
+        "symmetry",
+    }
+    assert any(name.startswith("compiled") for name in said["axioms"]["implementation_invariance"])
+
+
+@pytest.mark.slow
+def test_damaged_models_are_refused(sic: Sic, trained: tuple[Path, Any], bird_folders: Path, tmp_path: Path) -> None:
+    out, _ = trained
+    image = bird_folders / "bird 1" / "000.png"
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    weights = copy / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-100])
+    assert "truncated or edited" in sic.refuse("predict", copy, image)
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert "truncated or edited" in sic.refuse("predict", copy, image)
+    weights.unlink()
+    assert "cannot be read" in sic.refuse("predict", copy, image)
+
+
+@pytest.mark.slow
+def test_resume_refuses_other_settings(sic: Sic, trained: tuple[Path, Any], bird_folders: Path) -> None:
+    out, _ = trained
+    assert "--epochs" in sic.refuse("train", bird_folders, "--out", out, "--resume", "--epochs", 9)
+    assert "already holds a run" in sic.refuse("train", bird_folders, "--out", out)

@@ -1,0 +1,100 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import sic.data
+from sic.data import birds_layout
+from sic.data.source import cache_folder
+from sic.errors import SicError
+
+
+def class_folders(root: Path) -> Path:
+    for name in ("a", "b"):
+        (root / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(root / name / "1.png")
+    return root
+
+
+def tiny_birds(folder: Path) -> Path:
+    """The layout by hand: two species, one training image each."""
+    parts = dict.fromkeys(("beak", "eye", "foot", "tail", "wing"), 0)
+    classes = [{"class_idx": i, "parts": {**parts, "beak": i}} for i in range(2)]
+    scenes = [{"class_idx": i, **{f"{part}_model": "x" for part in parts}} for i in range(2)]
+    folder.mkdir(parents=True)
+    (folder / "classes.json").write_text(json.dumps(classes))
+    (folder / "dataset_train.json").write_text(json.dumps(scenes))
+    for i in range(2):
+        (folder / "train" / str(i)).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(folder / "train" / str(i) / f"{i:06d}.png")
+    return folder
+
+
+def test_layouts_are_recognised(tmp_path: Path) -> None:
+    assert sic.data.open(class_folders(tmp_path / "plain")).layout == "class folders"
+    for split in ("train", "test"):
+        class_folders(tmp_path / "split" / split)
+    assert sic.data.open(str(tmp_path / "split")).layout == "train/val/test folders"
+    assert sic.data.open(tiny_birds(tmp_path / "funny")).layout == "FunnyBirds"
+
+
+def test_missing_paths_and_files_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(SicError, match="does not exist"):
+        sic.data.open(tmp_path / "nowhere")
+    (tmp_path / "images.zip").write_text("zip")
+    with pytest.raises(SicError, match=r"images\.zip is a file"):
+        sic.data.open(tmp_path / "images.zip")
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Where the built-in birds were drawn: something tiny takes the place of the drawing."""
+    drawn: list[Path] = []
+
+    def write(folder: Path, **_: Any) -> None:
+        drawn.append(folder)
+        tiny_birds(folder)
+
+    monkeypatch.setattr(birds_layout, "write", write)
+    monkeypatch.setenv("SIC_CACHE", str(tmp_path / "cache" / "deep"))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    return drawn
+
+
+def test_built_in_birds_are_drawn_once(calls: list[Path], tmp_path: Path) -> None:
+    first = sic.data.open("birds")
+    assert first.layout == "FunnyBirds" and first.root.parent == tmp_path / "cache" / "deep"
+    assert first.root.name.startswith("birds-")
+    second = sic.data.open("birds")
+    assert calls == [first.root] and second == first
+
+
+def test_a_folder_called_birds_comes_first(calls: list[Path]) -> None:
+    class_folders(Path("birds"))
+    assert sic.data.open("birds").classes == ("a", "b")
+    assert calls == []
+
+
+def test_the_drawing_reports_its_progress(calls: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(folder: Path, progress: Any) -> None:
+        progress(1, 2)
+        tiny_birds(folder)
+
+    monkeypatch.setattr(birds_layout, "write", write)
+    seen: list[tuple[int, int]] = []
+    sic.data.open("birds", lambda *at: seen.append(at))
+    assert seen == [(1, 2)]
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIC_CACHE", str(tmp_path / "mine"))
+    assert cache_folder() == tmp_path / "mine"
+    monkeypatch.delenv("SIC_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "sic"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "sic"

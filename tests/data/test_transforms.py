@@ -1,0 +1,139 @@
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import map_coordinates
+
+from sic.data.images import Preprocessing
+from sic.data.transforms import affine, evaluation_view, training_transform
+
+SIZE = 32
+PREPROCESSING = Preprocessing(SIZE, 40)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(number: int, height: int = 40, width: int = 48) -> list[np.ndarray]:
+    return list(np.random.default_rng(0).integers(0, 256, (number, height, width, 3), dtype=np.uint8))
+
+
+def ramps(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Batches whose grey value is 8 × column, 8 × row."""
+    line = 8 * torch.arange(SIZE, dtype=torch.uint8)
+    columns = line.expand(SIZE, SIZE).expand(number, 3, SIZE, SIZE)
+    return columns, columns.transpose(2, 3)
+
+
+def fitted(number: int, seed: int) -> np.ndarray:
+    """What `affine` did, n×2×3, read off two ramps: source (x, y) = A · target (x, y) + shift, all in [-1, 1].
+
+    Only the central half counts: it never sees the mirrored border.
+    """
+    inner = slice(SIZE // 4, 3 * SIZE // 4)
+    centre = (2 * np.arange(SIZE) + 1) / SIZE - 1
+    y, x = np.meshgrid(centre[inner], centre[inner], indexing="ij")
+    design = np.stack([x.ravel(), y.ravel(), np.ones(x.size)], 1)
+    found = []
+    for batch in ramps(number):
+        moved = affine(batch, generator(seed))[:, 0, inner, inner].double().numpy() / 8
+        places = (2 * moved + 1) / SIZE - 1
+        found.append(np.linalg.lstsq(design, places.reshape(number, -1).T, rcond=None)[0].T)
+    return np.stack(found, 1)
+
+
+def test_the_evaluation_view_is_the_centre() -> None:
+    batch = images(3)
+    view = evaluation_view(batch, PREPROCESSING)
+    assert view.shape == (3, 3, SIZE, SIZE) and view.dtype == torch.uint8
+    np.testing.assert_array_equal(view.permute(0, 2, 3, 1).numpy(), np.stack(batch)[:, 4:36, 8:40])
+
+
+def test_affine_does_what_its_docstring_says() -> None:
+    maps = fitted(400, seed=1)
+    linear, shift = maps[:, :, :2], maps[:, :, 2]
+    area = np.linalg.det(linear)
+    scale = 1 / np.sqrt(np.abs(area))
+    angle = np.degrees(np.arctan2(linear[:, 1, 0], linear[:, 1, 1]))
+    assert 0.845 < scale.min() < 0.87 and 1.13 < scale.max() < 1.155
+    assert -12.3 < angle.min() < -11 and 11 < angle.max() < 12.3
+    assert -0.205 < shift.min() < -0.19 and 0.19 < shift.max() < 0.205  # 10 % of the side, which is 2 long
+    assert abs((area < 0).mean() - 0.5) < 4 * 0.5 / math.sqrt(400)
+    # Nothing but a similarity: columns of equal length at a right angle.
+    np.testing.assert_allclose(np.linalg.norm(linear, axis=1)[:, 0], np.linalg.norm(linear, axis=1)[:, 1], atol=1e-2)
+    np.testing.assert_allclose((linear[:, :, 0] * linear[:, :, 1]).sum(1), 0, atol=1e-2)
+    assert len(np.unique(maps.round(3), axis=0)) > 390  # each image by itself
+
+
+def test_affine_pixels_against_scipy() -> None:
+    """The movement is read off ramps, then done again with `map_coordinates` and mirrored borders."""
+    y, x = np.mgrid[:SIZE, :SIZE] / SIZE
+    picture = 127 + 60 * np.sin(7 * x + 1) + 60 * np.cos(5 * y)
+    batch = torch.from_numpy(picture).round().to(torch.uint8).expand(12, 3, SIZE, SIZE)
+    moved = affine(batch, generator(5)).double().numpy()
+    centre = (2 * np.arange(SIZE) + 1) / SIZE - 1
+    for image, ((a, b, c), (d, e, f)) in zip(moved, fitted(12, seed=5), strict=True):
+        gx, gy = centre[None], centre[:, None]
+        at = np.stack([d * gx + e * gy + f, a * gx + b * gy + c])
+        expected = map_coordinates(batch[0, 0].double().numpy(), ((at + 1) * SIZE - 1) / 2, order=1, mode="reflect")
+        assert np.abs(image - expected).max() < 4  # of 255: rounding, and the accuracy of the fit
+
+
+def test_affine_keeps_a_constant_image_constant() -> None:
+    for value in (0, 77, 255):
+        batch = torch.full((16, 3, SIZE, SIZE), value, dtype=torch.uint8)
+        assert torch.equal(affine(batch, generator()), batch)
+
+
+@pytest.mark.parametrize("augmentation", ["none", "affine", "photo"])
+def test_training_transforms_depend_on_their_generator_alone(augmentation: str) -> None:
+    transform = training_transform(augmentation, PREPROCESSING)  # type: ignore[arg-type]
+    batch = images(8)
+    torch.manual_seed(1)
+    first = transform(batch, generator(3))
+    torch.manual_seed(2)
+    assert first.shape == (8, 3, SIZE, SIZE) and first.dtype == torch.uint8
+    assert torch.equal(transform(batch, generator(3)), first)
+    assert torch.equal(transform(batch, generator(4)), first) == (augmentation == "none")
+
+
+@pytest.mark.parametrize("augmentation", ["none", "affine", "photo"])
+def test_training_transforms_leave_global_generators_alone(augmentation: str) -> None:
+    transform = training_transform(augmentation, PREPROCESSING)  # type: ignore[arg-type]
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    source = images(4)
+    transform(source, generator())
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert (np.random.get_state()[1] == before[2]).all()
+    for image, original in zip(source, images(4), strict=True):
+        np.testing.assert_array_equal(image, original)
+
+
+def test_none_is_the_evaluation_view() -> None:
+    batch = images(3)
+    assert torch.equal(
+        training_transform("none", PREPROCESSING)(batch, generator()), evaluation_view(batch, PREPROCESSING)
+    )
+
+
+def test_affine_works_on_the_evaluation_view() -> None:
+    batch = images(3)
+    expected = affine(evaluation_view(batch, PREPROCESSING), generator(2))
+    assert torch.equal(training_transform("affine", PREPROCESSING)(batch, generator(2)), expected)
+
+
+def test_photos_are_cropped_flipped_and_erased() -> None:
+    """On pictures that brighten to the right: flipped ones darken, erased boxes are black."""
+    line = np.linspace(60, 250, 48).astype(np.uint8)
+    batch = [np.broadcast_to(line[None, :, None], (40, 48, 3))] * 400
+    out = training_transform("photo", PREPROCESSING)(batch, generator(1)).float()
+    erased = (out == 0).all(1).any(2).any(1)
+    assert abs(erased.float().mean().item() - 0.5) < 4 * 0.5 / math.sqrt(400)
+    lit = out.amax((1, 2))  # brightest value of every column, n×S
+    flipped = lit[:, -1] < lit[:, 0]
+    assert abs(flipped.float().mean().item() - 0.5) < 4 * 0.5 / math.sqrt(400)
+    assert len({image.numpy().tobytes() for image in out}) > 350

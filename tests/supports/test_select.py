@@ -1,0 +1,107 @@
+import importlib
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+
+from sic.supports import select, select_class
+
+
+def latents(rows: int, columns: int = 4, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).gamma(1, 1, (rows, columns)).astype(np.float32)
+
+
+def cost(rows: tuple[int, ...], centroids: np.ndarray, points: np.ndarray) -> float:
+    """Total distance of the cheapest way to give each centroid one of the rows."""
+    return min(
+        sum(
+            float(np.sqrt(((centroid - points[row]) ** 2).sum()))
+            for centroid, row in zip(centroids, order, strict=True)
+        )
+        for order in itertools.permutations(rows)
+    )
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(8))
+def test_against_all_assignments(number: int, seed: int) -> None:
+    points = latents(8, seed=seed)
+    centroids = KMeans(number, n_init=4, random_state=seed).fit(points).cluster_centers_.astype(np.float64)
+    chosen = select_class(points, number, seed)
+    best = min(itertools.combinations(range(8), number), key=lambda rows: cost(rows, centroids, points))
+    assert tuple(chosen) == best
+    nearest = {int(((points - centroid) ** 2).sum(1).argmin()) for centroid in centroids}
+    if len(nearest) == number:
+        assert set(chosen.tolist()) == nearest
+
+
+def test_two_centroids_do_not_end_in_the_same_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both centroids are nearest to row 0; the second best of one of them is closer."""
+    points = np.array([[0.0], [3.0], [-10.0]], np.float32)
+
+    class Fixed:
+        def __init__(self, *_: object, **__: object) -> None:
+            self.cluster_centers_ = np.array([[-0.5], [1.0]])
+
+        def fit(self, _: np.ndarray) -> "Fixed":
+            return self
+
+    monkeypatch.setattr(importlib.import_module("sic.supports.select"), "KMeans", Fixed)
+    assert select_class(points, 2, 0).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3])
+def test_few_images_are_all_taken(rows: int) -> None:
+    assert select_class(latents(rows), 3, 0).tolist() == list(range(rows))
+
+
+@pytest.mark.parametrize("distinct", [1, 2])
+def test_identical_latents_still_give_distinct_rows(distinct: int) -> None:
+    points = np.repeat(latents(distinct), [4, 3][:distinct], axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen = select_class(points, 3, 0)
+    assert len(chosen) == len(set(chosen.tolist())) == 3
+    # Every distinct latent is represented.
+    assert len(np.unique(points[chosen], axis=0)) == distinct
+
+
+def test_dead_latents_give_distinct_rows() -> None:
+    assert len(set(select_class(np.zeros((5, 4), np.float32), 3, 0).tolist())) == 3
+
+
+def test_separate_clusters_get_one_support_each() -> None:
+    rng = np.random.default_rng(0)
+    centres = 10 * np.eye(3)
+    points = np.concatenate([centre + rng.normal(0, 0.1, (20, 3)) for centre in centres]).astype(np.float32)
+    chosen = select_class(points, 3, 0)
+    assert [row // 20 for row in chosen] == [0, 1, 2]
+    for cluster, row in enumerate(chosen):
+        members = points[20 * cluster : 20 * cluster + 20]
+        assert row == 20 * cluster + ((members - members.mean(0)) ** 2).sum(1).argmin()
+
+
+def test_classes_are_chosen_separately() -> None:
+    points = latents(30, seed=1)
+    order = np.random.default_rng(2).permutation(30).tolist()
+    candidates = {7: order[:12], 0: order[12:14], 3: order[14:29]}  # row order[29] is nobody's
+    rows, classes = select(points, candidates, 3, seed=5)
+    assert classes.tolist() == [0, 0, 3, 3, 3, 7, 7, 7]
+    for label, members in candidates.items():
+        of_class = rows[classes == label].tolist()
+        assert set(of_class) <= set(members)
+        assert of_class == [members[i] for i in select_class(points[members], 3, 5)]
+    # What another class looks like does not matter.
+    moved = points.copy()
+    moved[candidates[3]] += 5
+    again, _ = select(moved, candidates, 3, seed=5)
+    assert again[classes != 3].tolist() == rows[classes != 3].tolist()
+
+
+def test_the_choice_is_deterministic() -> None:
+    points = latents(40, seed=3)
+    candidates = {0: range(20), 1: range(20, 40)}
+    first, second = (select(points, candidates, 3, seed=1) for _ in range(2))
+    np.testing.assert_array_equal(first, second)

@@ -1,0 +1,76 @@
+"""Imports go one way: DESIGN's rooms may only use the rooms below them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import sic
+
+ROOT = Path(sic.__file__).parent
+
+USES: dict[str, set[str]] = {
+    "errors": set(),
+    "version": set(),
+    "bcos": set(),
+    "backbones": {"bcos", "errors"},
+    "methods": {"bcos", "backbones", "errors"},
+    "supports": {"errors"},
+    "data": {"errors"},
+    "directory": {"methods", "supports", "data", "errors", "version"},
+    "training": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
+    "explain": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
+    "evaluate": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
+}
+USES["model"] = {*USES, "training", "explain"} - {"evaluate"}
+USES["cli"] = {*USES, "model"}
+TOP = {"__init__", "__main__"}
+"""The package's front doors: the lazy names of `sic` and `python -m sic`."""
+
+HEAVY_FROM_START = {"lightning", "matplotlib", "fastapi", "pydicom", "optuna"}
+
+
+def rooms(file: Path) -> tuple[str, set[str]]:
+    """The room that a file belongs to, and the rooms it imports anywhere in it."""
+    room = file.relative_to(ROOT).parts[0].removesuffix(".py")
+    used = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            names = [
+                f"{node.module}.{alias.name}" if node.module == "sic" else str(node.module) for alias in node.names
+            ]
+        else:
+            continue
+        used |= {name.split(".")[1] for name in names if name.startswith("sic.")}
+    return room, used - {"__version__"}
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))
+def test_imports_go_down_only(file: Path) -> None:
+    room, used = rooms(file)
+    if room in TOP:
+        return
+    assert room in USES, f"{room} is a new room: say what it may use"
+    assert used - {room} <= USES[room], f"{file} uses {sorted(used - {room} - USES[room])}"
+
+
+def test_the_table_has_no_cycle() -> None:
+    order = list(USES)
+    for room, used in USES.items():
+        assert all(order.index(other) <= order.index(room) for other in used)
+
+
+def test_predicting_needs_no_optional_or_training_packages() -> None:
+    """What is imported at module level by `sic.model` must not include the heavy packages."""
+    import subprocess
+    import sys
+
+    script = "import sys, sic.model; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not HEAVY_FROM_START & set(loaded)
+    script = "import sys, sic.cli.main; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not (HEAVY_FROM_START | {"torch", "sklearn", "scipy"}) & set(loaded)

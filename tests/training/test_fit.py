@@ -1,0 +1,196 @@
+"""Whole fits on tiny data: what a run leaves behind, and what interrupts it."""
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import sic
+import sic.data
+from sic.data.dataset import ImageData, Sample
+from sic.errors import SicError
+from sic.evaluate.outputs import logits
+from sic.training import choose, fit
+
+pytestmark = pytest.mark.slow
+
+SMALL = {"backbone": "resnet_tiny", "size": 40, "batch_size": 16}
+
+
+def small(data: ImageData, **said: object) -> object:
+    return choose(data, {**SMALL, **said})[0]
+
+
+def outputs(folder: Path, images: Path) -> torch.Tensor:
+    model = sic.load(folder)
+    return logits(model.classifier, sorted(images.rglob("*.png")), model.config.preprocessing)
+
+
+def command(images: Path, out: Path, *more: str) -> list[str]:
+    flags = ["--out", str(out), "--epochs", "6", "--backbone", "resnet_tiny", "--size", "40", "--batch-size", "4"]
+    return [sys.executable, "-m", "sic", "train", str(images), *flags, *more]
+
+
+def epochs_done(folder: Path) -> int:
+    file = folder / "history.csv"
+    return len(list(csv.reader(file.open()))) - 1 if file.is_file() else 0
+
+
+def test_kill_and_resume_gives_the_uninterrupted_result(bird_folders: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken in two"
+    subprocess.run(command(bird_folders, whole), check=True, capture_output=True)
+    process = subprocess.Popen(
+        command(bird_folders, broken), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while epochs_done(broken) < 2:
+        assert process.poll() is None, "ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.15)  # into the next epoch
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 2 <= epochs_done(broken) < 6
+    with pytest.raises(SicError, match="resume"):
+        sic.load(broken)
+    resumed = subprocess.run(
+        [sys.executable, "-m", "sic", "train", str(bird_folders), "--out", str(broken), "--resume"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert torch.equal(outputs(whole, bird_folders), outputs(broken, bird_folders))
+    histories = [
+        [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader((f / "history.csv").open())]
+        for f in (whole, broken)
+    ]
+    assert histories[0] == histories[1]
+    assert not (broken / "pixels.bin").exists()
+
+
+def test_interrupt_is_one_sentence(bird_folders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        command(bird_folders, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while epochs_done(out) < 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "--resume" in said.splitlines()[-1]
+
+
+def test_the_same_seed_gives_the_same_model_whatever_the_workers(bird_folders: Path, tmp_path: Path) -> None:
+    data = sic.data.open(bird_folders)
+    settings = small(data, epochs=2)
+    for workers in (0, 2):
+        fit(data, settings, tmp_path / str(workers), workers=workers)
+    assert torch.equal(outputs(tmp_path / "0", bird_folders), outputs(tmp_path / "2", bird_folders))
+    fit(data, replace(settings, seed=1), tmp_path / "other", workers=0)
+    assert not torch.equal(outputs(tmp_path / "0", bird_folders), outputs(tmp_path / "other", bird_folders))
+
+
+def test_a_copied_model_needs_nothing_else(bird_folders: Path, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    shutil.copytree(bird_folders, images)
+    data = sic.data.open(images)
+    fit(data, small(data, epochs=2), tmp_path / "model")
+    picture = next(bird_folders.rglob("*.png"))
+    before = sic.load(tmp_path / "model")
+    prediction, explanation = before.predict(picture), before.explain(picture)
+    shutil.rmtree(images)
+    shutil.move(tmp_path / "model", tmp_path / "elsewhere")
+    after = sic.load(tmp_path / "elsewhere")
+    assert after.predict(picture) == prediction
+    again = after.explain(picture)
+    for old, new in zip(explanation.classes, again.classes, strict=True):
+        assert torch.equal(old.contributions.maps, new.contributions.maps)
+        for a, b in zip(old.cases, new.cases, strict=True):
+            assert a.own is not None
+            assert b.own is not None
+            assert torch.equal(a.own.maps, b.own.maps)
+
+
+def test_supports_are_what_the_model_says_they_are(bird_folders: Path, tmp_path: Path) -> None:
+    data = sic.data.open(bird_folders)
+    fit(data, small(data, epochs=2), tmp_path / "model")
+    model = sic.load(tmp_path / "model")
+    assert len({support.source for support in model.supports}) == len(model.supports) == 12
+    latents = model.classifier.encoder(torch.stack([model.tensor(bird_folders / s.source) for s in model.supports]))
+    assert torch.allclose(latents, model.classifier.support_vectors, atol=1e-5)
+    assert [s.label for s in model.supports] == model.classifier.support_classes.tolist()
+    held_out = set(sic.training.read_run(tmp_path / "model")["validation"])
+    assert not held_out & {support.source for support in model.supports}
+
+
+def test_support_images_can_be_left_out(bird_folders: Path, tmp_path: Path) -> None:
+    data = sic.data.open(bird_folders)
+    fit(data, small(data, epochs=1, keep_support_images=False), tmp_path / "model")
+    assert not list((tmp_path / "model" / "supports").glob("*.png"))
+    explanation = sic.load(tmp_path / "model").explain(next(bird_folders.rglob("*.png")))
+    assert all(case.own is None for case in explanation.classes[0].cases)
+    explanation.save(tmp_path / "why.png")
+
+
+def test_nan_stops_the_run_with_a_sentence(bird_folders: Path, tmp_path: Path) -> None:
+    data = sic.data.open(bird_folders)
+    fit(data, small(data, epochs=1), tmp_path / "model")
+    broken = sic.load(tmp_path / "model")
+    with torch.no_grad():
+        broken.classifier.encoder.projection.weight[0, 0] = torch.nan
+    broken.save(tmp_path / "broken")
+    with pytest.raises(SicError, match="NaN .* epoch 1; try a lower --lr"):
+        fit(data, small(data, epochs=3, weights=str(tmp_path / "broken")), tmp_path / "next")
+
+
+def test_multi_label_fit_uses_single_label_supports(bird_folders: Path, tmp_path: Path) -> None:
+    folders = sic.data.open(bird_folders)
+    samples = [
+        Sample(s.id, s.path, (s.labels[0], (s.labels[0] + 1) % 4) if n % 3 == 0 else s.labels)
+        for n, s in enumerate(folders.splits["train"])
+    ]
+    data = ImageData("two labels", bird_folders, "test", folders.classes, {"train": samples}, task="multi")
+    fit(data, small(data, epochs=2), tmp_path / "model")
+    model = sic.load(tmp_path / "model")
+    labels = {sample.id: sample.labels for sample in samples}
+    assert all(labels[support.source] == (support.label,) for support in model.supports)
+    prediction = model.predict(samples[0].path)
+    assert prediction.labels == [name for name, p in prediction.probabilities.items() if p >= 0.5]
+
+
+@pytest.mark.parametrize("supports", [1, 5])
+def test_other_numbers_of_supports(bird_folders: Path, tmp_path: Path, supports: int) -> None:
+    data = sic.data.open(bird_folders)
+    fit(data, small(data, epochs=1, supports_per_class=supports), tmp_path / "model")
+    assert len(sic.load(tmp_path / "model").supports) == 4 * supports
+
+
+def test_start_from_another_model(bird_folders: Path, tmp_path: Path) -> None:
+    data = sic.data.open(bird_folders)
+    fit(data, small(data, epochs=2), tmp_path / "first")
+    settings = small(data, epochs=1, weights=str(tmp_path / "first"), lr=0.0)
+    assert settings.recipe == "paper"
+    fit(data, settings, tmp_path / "second")
+    first, second = (sic.load(tmp_path / name).classifier.encoder for name in ("first", "second"))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    with pytest.raises(SicError, match="--backbone resnet_tiny"):
+        fit(data, replace(settings, backbone="resnet_small"), tmp_path / "third")
+
+
+def test_a_run_is_not_overwritten(bird_folders: Path, tmp_path: Path) -> None:
+    data = sic.data.open(bird_folders)
+    fit(data, small(data, epochs=1), tmp_path / "model")
+    with pytest.raises(SicError, match="--resume"):
+        fit(data, small(data, epochs=1), tmp_path / "model")
