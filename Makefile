@@ -16,10 +16,10 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not slow" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n 2
 
 test: check
-	$(BIN)/pytest -m slow -n 0
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n 2
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit('sic needs Python 3.11 or newer' if sys.version_info < (3, 11) else 0)"

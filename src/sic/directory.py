@@ -22,6 +22,8 @@ from sic.version import __version__
 
 FORMAT = 1
 CONFIG, WEIGHTS, SUPPORTS = "config.json", "model.safetensors", "supports"
+RUN = "run.json"
+"""The record of a training run, beside the model: settings, split, where the data was."""
 
 
 @dataclass
@@ -104,13 +106,13 @@ def save(model: SavedModel, folder: Path) -> None:
     write_atomically(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def read_config(folder: Path) -> tuple[Config, dict[str, Any]]:
-    """The configuration, and everything that `config.json` says."""
+def read_config(folder: Path) -> tuple[Config, str]:
+    """The configuration, and the checksum that the weights should have."""
     file = folder / CONFIG
     if not folder.is_dir():
         raise SicError(f"{folder} is not a model directory: there is no such folder.")
     if not file.is_file():
-        unfinished = (folder / "run.json").is_file()
+        unfinished = (folder / RUN).is_file()
         hint = "training has not finished there; continue it with --resume" if unfinished else f"it has no {CONFIG}"
         raise SicError(f"{folder} is not a model directory: {hint}.")
     try:
@@ -120,25 +122,44 @@ def read_config(folder: Path) -> tuple[Config, dict[str, Any]]:
         names = Config.__dataclass_fields__
         fields = {name: content[name] for name in names}
         fields["preprocessing"] = Preprocessing(**content["preprocessing"])
-        return Config(**fields), content
+        return Config(**fields), content["weights_sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SicError(f"{file} is damaged ({error!r}); copy the model directory again.") from None
 
 
 def load(folder: Path, device: torch.device | str = "cpu") -> SavedModel:
-    """Read a model directory and check that nothing in it has changed since it was written."""
-    config, content = read_config(folder)
+    """Read a model directory; weights and support images must be the ones that were saved."""
+    config, checksum = read_config(folder)
     file = folder / WEIGHTS
     try:
         data = file.read_bytes()
     except OSError as error:
         raise SicError(f"{file} cannot be read ({error.strerror}); copy the model directory again.") from None
-    if hashlib.sha256(data).hexdigest() != content["weights_sha256"]:
+    if hashlib.sha256(data).hexdigest() != checksum:
         raise SicError(f"{file} is not the file that was saved (truncated or edited); copy the model directory again.")
     supports = read_supports(folder / SUPPORTS)
     exact_arithmetic()
     # Parameters made inside a caller's inference mode could never be explained: they would lack a gradient.
     with torch.inference_mode(False):
-        classifier = build(config, len(supports))
-        classifier.load_state_dict(load_tensors(data))
+        try:
+            classifier = build(config, len(supports))
+            classifier.load_state_dict(load_tensors(data))
+            if classifier.support_classes.tolist() != [support.label for support in supports]:
+                raise ValueError("the supports are of other classes")
+            if not all(label < len(config.classes) for label in classifier.support_classes.tolist()):
+                raise ValueError("there are supports of unknown classes")
+        except (RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[-1].strip()
+            raise SicError(f"The parts of {folder} do not fit together ({reason}); copy the directory again.") from None
         return SavedModel(classifier.to(device).eval(), config, supports)
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What `run.json` recorded when the run was started."""
+    file = folder / RUN
+    if not file.is_file():
+        raise SicError(f"There is nothing to resume in {folder}: it has no {RUN}; leave out --resume to start there.")
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise SicError(f"{file} is damaged ({error}); start anew with another --out.") from None

@@ -101,8 +101,8 @@ class Model:
         view = self.tensor(image)
         prediction = self.predict(view)
         wanted = list(classes or prediction.labels)
-        if not wanted:
-            wanted = [max(prediction.probabilities, key=lambda name: prediction.probabilities[name])]
+        nearest = max(prediction.probabilities, key=lambda name: prediction.probabilities[name])
+        wanted = wanted or [nearest]
         for name in wanted:
             if name not in self.classes:
                 raise SicError(f"The model has no class {name!r}; it knows {', '.join(self.classes)}.")
@@ -111,7 +111,15 @@ class Model:
         )
         title = Path(image).name if isinstance(image, str | Path) else "Why this answer"
         return Explanation(
-            view, title, self.classifier.bias, prediction.similar_case, explained, prediction.labels, truth
+            view,
+            title,
+            self.classifier.bias,
+            prediction.similar_case,
+            explained,
+            prediction.labels,
+            nearest,
+            prediction.probabilities,
+            truth,
         )
 
     def to(self, device: str | torch.device) -> "Model":

@@ -242,3 +242,28 @@ def test_bfloat16_is_close_to_float32(b: float, kind: str) -> None:
     got = layer.bfloat16()(x.bfloat16())
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got.float(), expected, rtol=0.05, atol=0.03)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("b", BS)
+def test_nothing_in_gives_nothing_out_in_half_precision(b: float, dtype: torch.dtype) -> None:
+    """1e-12 is zero in float16: norms have to be taken in float32."""
+    torch.manual_seed(10)
+    for layer, x in (
+        (BcosLinear(6, 4, b), torch.zeros(3, 6)),
+        (BcosConv2d(6, 4, 3, padding=1, b=b), torch.zeros(1, 6, 4, 4)),
+    ):
+        out = layer.to(dtype)(x.to(dtype))
+        assert out.dtype == dtype
+        assert (out == 0).all()
+
+
+@pytest.mark.parametrize("b", BS)
+def test_float16_is_close_to_float32(b: float) -> None:
+    """Also where the squares of the input do not fit into float16."""
+    torch.manual_seed(11)
+    layer, x = BcosLinear(48, 8, b), 300 * torch.randn(4, 48)
+    expected = layer(x)
+    got = layer.half()(x.half())
+    assert got.isfinite().all()
+    torch.testing.assert_close(got.float(), expected, rtol=0.02, atol=2)

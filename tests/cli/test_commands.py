@@ -26,6 +26,7 @@ def test_version(sic: Sic) -> None:
     assert sic("--version").stdout.startswith("sic 0.")
 
 
+@pytest.mark.slow
 def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
     assert "does not exist" in sic.refuse("train", tmp_path / "nowhere", "--out", tmp_path / "out")
     (tmp_path / "empty").mkdir()

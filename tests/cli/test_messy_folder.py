@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 import sic as library
+from sic.directory import read_run
 from tests.cli.conftest import Sic
 from tests.conftest import draw_folders
 
@@ -50,7 +51,7 @@ def test_it_uses_what_it_can_and_says_what_it_skipped(sic: Sic, messy: Path, tmp
         "bird 0/notes.txt": "not an image by its name (.txt)",
         "empty class": "class folder without training images",
     }
-    run = library.training.read_run(out)
+    run = read_run(out)
     used = {*run["train"], *run["validation"]}
     for name in ("whole.jpg", "print.jpg", "sixteen.png", "palette.png", "turned.jpg"):
         assert f"bird 0/{name}" in used
@@ -66,5 +67,5 @@ def test_it_uses_what_it_can_and_says_what_it_skipped(sic: Sic, messy: Path, tmp
 def test_the_user_is_told(sic: Sic, messy: Path, tmp_path: Path) -> None:
     done = sic("train", messy, "--out", tmp_path / "m", "--epochs", 1, "--backbone", "resnet_tiny", "--size", 48)
     assert "Skipped bird 0/cut off.jpg: truncated file." in done.stderr
-    assert "fewer than 3 images" in done.stderr
+    assert "only two has fewer images that can be supports (2) than wanted (3)." in done.stderr
     assert "Accuracy" in done.stdout

@@ -56,15 +56,47 @@ def test_other_names_of_the_validation_folder(tmp_path: Path, name: str) -> None
     assert contents(tmp_path)["val"] == [(f"{name}/b/2.png", (1,))]
 
 
-@pytest.mark.xfail(strict=True, reason="has_splits knows `train` only, SPLITS knows `training` too")
 def test_the_training_folder_may_be_called_training(tmp_path: Path) -> None:
     plant(tmp_path, "training/a/1.png", "training/b/1.png", "testing/a/2.png")
-    assert open_folders(tmp_path).classes == ("a", "b")
+    data = open_folders(tmp_path)
+    assert data.classes == ("a", "b") and data.layout == "train/val/test folders"
+    assert contents(tmp_path) == {
+        "train": [("training/a/1.png", (0,)), ("training/b/1.png", (1,))],
+        "test": [("testing/a/2.png", (0,))],
+    }
 
 
-def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
-    plant(tmp_path, "bus/1.png", "train/1.png")
-    assert open_folders(tmp_path).classes == ("bus", "train")
+@pytest.mark.parametrize("train", ["train/1.png", "train/steam/1.png"])
+def test_a_class_called_train_is_a_class(tmp_path: Path, train: str) -> None:
+    plant(tmp_path, "bus/1.png", train)
+    data = open_folders(tmp_path)
+    assert data.classes == ("bus", "train") and data.layout == "class folders"
+    assert contents(tmp_path) == {"train": [("bus/1.png", (0,)), (train, (1,))]}
+
+
+def test_a_class_called_test_is_a_class_where_nothing_is_called_train(tmp_path: Path) -> None:
+    plant(tmp_path, "test/exam/1.png", "validation/stamp/1.png")
+    assert open_folders(tmp_path).classes == ("test", "validation")
+
+
+def test_a_second_folder_for_a_split_is_reported(tmp_path: Path) -> None:
+    plant(tmp_path, "train/a/1.png", "train/b/1.png", "val/a/2.png", "validation/a/3.png")
+    assert contents(tmp_path)["val"] == [("val/a/2.png", (0,))]
+    assert [skipped.file for skipped in open_folders(tmp_path).skipped] == ["validation"]
+
+
+def test_an_empty_folder_for_a_split_is_reported(tmp_path: Path) -> None:
+    plant(tmp_path, "train/a/1.png", "train/b/1.png", "test/", "testing/a/2.png")
+    assert contents(tmp_path)["test"] == [("testing/a/2.png", (0,))]
+    assert [skipped.file for skipped in open_folders(tmp_path).skipped] == ["test"]
+
+
+@pytest.mark.parametrize("around", ["", "train/"])
+def test_images_outside_of_class_folders_are_reported(tmp_path: Path, around: str) -> None:
+    plant(tmp_path, f"{around}a/1.png", f"{around}b/1.png", "loose.png", "README.txt")
+    data = open_folders(tmp_path)
+    assert [sample.id for sample in data.splits["train"]] == [f"{around}a/1.png", f"{around}b/1.png"]
+    assert data.skipped == [Skipped("loose.png", "not in a class folder")]
 
 
 def test_images_further_down_belong_to_the_class(tmp_path: Path) -> None:

@@ -73,6 +73,18 @@ def test_floating_point_images_span_their_own_range(tmp_path: Path) -> None:
     np.testing.assert_allclose(read(tmp_path / "a.tif")[..., 1], expected, atol=1)
 
 
+def test_values_that_are_not_numbers_are_readable(tmp_path: Path) -> None:
+    values = np.array([[0, 1, 2], [np.nan, np.inf, -np.inf]], np.float32)
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    np.testing.assert_array_equal(read(tmp_path / "a.tif")[..., 0], [[0, 128, 255], [0, 0, 0]])
+
+
+def test_integers_beyond_sixteen_bits_span_their_own_range(tmp_path: Path) -> None:
+    values = np.array([[0, 100_000, 200_000]], np.int32)
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    np.testing.assert_array_equal(read(tmp_path / "a.tif")[..., 0], [[0, 128, 255]])
+
+
 def test_a_constant_floating_point_image_is_readable(tmp_path: Path) -> None:
     Image.fromarray(np.full((3, 4), 7, np.float32)).save(tmp_path / "a.tif")
     assert len(np.unique(read(tmp_path / "a.tif"))) == 1
@@ -144,18 +156,14 @@ def test_exif_rotation_is_undone(tmp_path: Path, orientation: int) -> None:
         assert np.abs(pixels[row, column] - upright[row, column]).max() <= 20
 
 
-@pytest.mark.xfail(strict=True, reason="exif_transpose writes EXIF again: struct.error, TypeError, AttributeError")
 @pytest.mark.parametrize(("tag", "kind"), [(0x0100, 2), (0x011A, 2), (0x010E, 5)])
-def test_exif_of_a_wrong_type_costs_at_most_the_image(tmp_path: Path, tag: int, kind: int) -> None:
+def test_exif_of_a_wrong_type_costs_nothing(tmp_path: Path, tag: int, kind: int) -> None:
     """Text where a number belongs, or a number for text, in a file that is to be rotated."""
     tags = [(tag, kind, 1 if kind == 5 else 6, 38), (0x0112, 3, 1, 6 << 16)]
     entries = b"".join(struct.pack(">HHII", *entry) for entry in sorted(tags))
     exif = b"Exif\0\0MM\0*" + struct.pack(">IH", 8, 2) + entries + struct.pack(">I", 0) + b"hello\0\0\0"
     Image.fromarray(smooth(16, 24)).save(tmp_path / "a.jpg", exif=exif)
-    try:
-        assert read(tmp_path / "a.jpg").shape == (24, 16, 3)
-    except UnreadableImage as error:
-        assert str(error)
+    assert read(tmp_path / "a.jpg").shape == (24, 16, 3)
 
 
 def test_gif_shows_its_first_frame(tmp_path: Path) -> None:
@@ -194,7 +202,6 @@ def test_a_truncated_jpeg_is_called_truncated(tmp_path: Path) -> None:
     assert reason(tmp_path / "half.jpg") == "truncated file"
 
 
-@pytest.mark.xfail(strict=True, reason="Pillow's AVIF decoder raises RuntimeError, which read_image lets through")
 def test_a_damaged_avif_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("PIL._avif")
     Image.fromarray(smooth(16, 16)).save(tmp_path / "a.avif")
@@ -228,7 +235,7 @@ def test_crop_is_the_central_square_of_the_resized_image(height: int, width: int
     preprocessing = Preprocessing(24, resize)
     reduced = preprocessing.reduce(image)
     assert min(reduced.shape[:2]) == resize
-    assert reduced.shape[0] / reduced.shape[1] == pytest.approx(height / width, rel=0.05)
+    assert reduced.shape[0] / reduced.shape[1] == pytest.approx(max(height / width, 1 / 4), rel=0.05)
     view = preprocessing(image)
     assert view.shape == (24, 24, 3) and view.dtype == np.uint8
     top, left = (reduced.shape[0] - 24) // 2, (reduced.shape[1] - 24) // 2
@@ -239,6 +246,41 @@ def test_crop_is_the_central_square_of_the_resized_image(height: int, width: int
     expected = np.asarray(image.resize((24, 24), Image.Resampling.BILINEAR, box=box)).astype(int)
     step = 255 / min(24, min(height, width))  # grey levels a pixel of the view or of the image
     assert np.abs(view.astype(int) - expected).max() <= step + 2
+
+
+@pytest.mark.parametrize("upright", [False, True])
+def test_long_images_are_cut_at_both_ends(upright: bool) -> None:
+    pixels = noise(10, 101)
+    left = (101 - 40) // 2
+    kept = pixels[:, left : left + 40]
+    if upright:
+        pixels, kept = pixels.swapaxes(0, 1), kept.swapaxes(0, 1)
+    np.testing.assert_array_equal(Preprocessing(8, 10).reduce(Image.fromarray(pixels)), kept)
+    preprocessing = Preprocessing(8, 20)
+    expected = preprocessing.reduce(Image.fromarray(kept))
+    np.testing.assert_array_equal(preprocessing.reduce(Image.fromarray(pixels)), expected)
+
+
+def test_images_of_four_to_one_are_whole() -> None:
+    pixels = noise(10, 40)
+    np.testing.assert_array_equal(Preprocessing(10, 10).reduce(Image.fromarray(pixels)), pixels)
+
+
+def test_a_strip_does_not_fill_the_memory() -> None:
+    strip = Image.new("RGB", (20_000, 1), "red")
+    assert Preprocessing(100, 100).reduce(strip).shape == (100, 400, 3)
+    assert Preprocessing(100, 100, "squash").reduce(strip).shape == (100, 100, 3)
+
+
+def test_a_crop_larger_than_the_image_is_refused() -> None:
+    with pytest.raises(ValueError, match="crop of 24 px from an image of 20 px"):
+        Preprocessing(24, 20)
+
+
+def test_label_pictures_keep_their_labels() -> None:
+    labels = (noise(40, 60) // 64) * 64
+    view = Preprocessing(24, 30)(Image.fromarray(labels), Image.Resampling.NEAREST)
+    assert view.shape == (24, 24, 3) and set(np.unique(view)) <= {0, 64, 128, 192}
 
 
 def test_crop_agrees_with_pillows_own_fit() -> None:

@@ -129,9 +129,7 @@ def test_a_random_part_is_drawn_by_the_seed(samples: list[Sample]) -> None:
     assert shares[0] == shares[1] and all(0 < share < 0.5 for share in shares)
 
 
-@pytest.mark.parametrize(
-    "resize", [SIZE, pytest.param(100, marks=pytest.mark.xfail(strict=True, reason="part maps are not cropped"))]
-)
+@pytest.mark.parametrize("resize", [SIZE, 100])
 def test_masks_lie_on_the_parts_of_the_view(samples: list[Sample], resize: int) -> None:
     """An explanation whose whole mass is where the view shows part 4: that part must be the one removed."""
     preprocessing = Preprocessing(SIZE, resize, "squash")

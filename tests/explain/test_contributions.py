@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sic.bcos import BatchNormUncentred2d
+from sic.errors import SicError
 from sic.explain import contributions as module
 from sic.explain import latent_contributions, negative_share, neuron_contributions, support_contributions
 from sic.methods import SIC, Contributions
@@ -182,9 +183,20 @@ def hooks(model: nn.Module) -> int:
 
 def test_no_hook_stays_behind(resnet: SIC) -> None:
     neuron_contributions(resnet, photos(1), "encoder.backbone.layers.3", 1)
-    with pytest.raises(IndexError):
+    with pytest.raises(SicError, match="there is no unit 10000"):
         neuron_contributions(resnet, photos(1), "encoder.backbone.layers.3", 10_000)
     assert hooks(resnet) == 0
+
+
+def test_a_neuron_that_does_not_exist(resnet: SIC, vit: SIC) -> None:
+    with pytest.raises(SicError, match="no layer called 'encoder.nowhere'"):
+        neuron_contributions(resnet, photos(1), "encoder.nowhere", 0)
+    with pytest.raises(SicError, match="encoder.projection has 16 units; there is no unit 16"):
+        neuron_contributions(resnet, photos(1), "encoder.projection", 16)
+    with pytest.raises(SicError, match="has 16 units; there is no unit -1"):
+        neuron_contributions(resnet, photos(1), "encoder.backbone.layers.0", -1)
+    with pytest.raises(SicError, match="has 128 units; there is no unit 128"):
+        neuron_contributions(vit, photos(1), "encoder.backbone.encoder.1", 128)
 
 
 def test_everything_works_in_inference_mode(resnet: SIC) -> None:

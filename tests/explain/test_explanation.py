@@ -1,5 +1,6 @@
 """Explanations put together from the model's parts, their reading and their figure."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from sic.bcos import BatchNormUncentred2d
 from sic.explain import Explanation, explain_classes, negative_share, support_contributions
+from sic.explain.prose import percent
 from sic.methods import SIC, Contributions
 from sic.supports import Support
 
@@ -62,8 +64,11 @@ def unsure() -> SIC:
 def explained(model: SIC, classes: list[int], cases: list[Support] | None = None) -> Explanation:
     image = photos(8)[7]
     parts = explain_classes(model, cases or supports(), NAMES, image, classes)
+    with torch.no_grad():
+        chances = dict(zip(NAMES, model(image[None])[0].sigmoid().tolist(), strict=True))
+    nearest = max(NAMES, key=lambda name: chances[name])
     found = [part.name for part in parts if part.probability >= 0.5]
-    return Explanation(image, "robin.png", model.bias, bool(found), parts, found or [parts[0].name])
+    return Explanation(image, "robin.png", model.bias, bool(found), parts, found or [nearest], nearest, chances)
 
 
 def test_parts_are_those_of_the_model(sure: SIC) -> None:
@@ -161,33 +166,52 @@ def test_no_similar_case_is_said_first(unsure: SIC) -> None:
     assert not explanation.similar_case
     text = read(explanation)
     assert text.startswith("No similar case: no class reaches a probability of 50%")
-    assert "The nearest class is wren at 33%" in text  # 1 / (1 + 2), with next to no evidence
+    assert f"The nearest class is {explanation.nearest} at 33%" in text  # 1 / (1 + 2), with next to no evidence
     assert "The model answers" not in text
 
 
-@pytest.mark.xfail(strict=True, reason="prose.py: classes named by the user leave the list of answers empty")
 def test_a_class_that_was_asked_for_is_not_an_answer(sure: SIC) -> None:
     explanation = replace(explained(sure, [0]), labels=["kite"])
-    assert "The model answers ." not in explanation.text
+    chance = explanation.probabilities["kite"]
+    assert explanation.text.startswith(f"The model answers kite ({percent(chance)}). The score for wren is ")
 
 
-@pytest.mark.xfail(strict=True, reason="prose.py takes the first explained class for the nearest one")
 def test_a_class_that_was_asked_for_is_not_the_nearest(unsure: SIC) -> None:
-    explanation = replace(explained(unsure, [0]), labels=["kite"])
-    assert "The nearest class is wren" not in explanation.text
+    explanation = explained(unsure, [0, 1, 2])
+    farthest = min(range(3), key=lambda label: explanation.probabilities[NAMES[label]])
+    text = explained(unsure, [farthest]).text
+    assert f"The nearest class is {explanation.nearest} at" in text
+    assert f"The score for {NAMES[farthest]} is" in text and NAMES[farthest] != explanation.nearest
 
 
-@pytest.mark.xfail(strict=True, reason='prose.py writes "1 training images"')
 def test_one_case_is_one_image(sure: SIC) -> None:
-    assert "1 training images" not in explained(sure, [1]).text
+    text = explained(sure, [1]).text
+    assert "from its similarity to 1 training image, less" in text
+    assert "The most similar is heron/2.png." in text
 
 
-@pytest.mark.xfail(strict=True, reason="prose.py: _within says 0.1 for every error above it")
-def test_a_large_error_is_not_called_a_small_one(sure: SIC) -> None:
+def test_a_large_error_is_a_warning(sure: SIC) -> None:
     explanation = explained(sure, [0])
+    assert "Checked: pixels and bias add up to the score to within 0.0" in explanation.text
+    assert "Warning" not in explanation.text
     broken = explanation.classes[0].contributions
     broken.constant = broken.constant + 3
-    assert "within 0.1." not in explanation.text
+    assert explanation.text.endswith("Warning: pixels and bias do not add up to the score (they miss it by 3).")
+    assert "Checked" not in explanation.text
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(0, "0.0000001"), (3e-7, "0.000001"), (2e-5, "0.0001"), (9e-4, "0.001"), (2e-3, None), (math.nan, None)],
+)
+def test_the_error_is_at_most_what_is_said(sure: SIC, error: float, words: str | None) -> None:
+    explanation = explained(sure, [0])
+    part = explanation.classes[0]
+    zero = torch.zeros((), dtype=torch.double)
+    maps = torch.zeros(SIZE, SIZE, dtype=torch.double)
+    part.contributions = Contributions(maps, part.contributions.weights, zero + error, zero)
+    expected = "Warning:" if words is None else f"Checked: pixels and bias add up to the score to within {words}."
+    assert expected in explanation.text
 
 
 @pytest.mark.parametrize(
@@ -272,7 +296,9 @@ def test_a_figure_of_several_classes_and_a_wrong_answer(sure: SIC, tmp_path: Pat
         assert np.asarray(large.convert("L")).std() > 5
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="figure.py: matplotlib reads names as formulas")
 def test_names_with_dollar_signs_are_only_names(sure: SIC, tmp_path: Path) -> None:
     cases = [replace(case, source=r"a$\no_such_command$.png") for case in supports()]
-    replace(explained(sure, [1], cases), title=r"$\frac$ and $x$").save(tmp_path / "why.svg")
+    explanation = replace(explained(sure, [1], cases), title=r"$\frac$ and $x$", labels=["a$b$"], truth="$c")
+    explanation.probabilities["a$b$"] = 0.7
+    explanation.save(tmp_path / "why.svg")
+    assert r"$\frac$ and $x$: a$b$ (70 %); the truth is $c" in (tmp_path / "why.svg").read_text(encoding="utf-8")

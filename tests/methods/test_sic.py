@@ -280,6 +280,35 @@ def test_explaining_needs_evaluation_mode() -> None:
         model.explain_evidence(images, torch.tensor([0]))
 
 
+def test_explaining_needs_every_part_in_evaluation_mode() -> None:
+    model, images = build(), photos(1, torch.double)
+    norm = next(module for module in model.modules() if isinstance(module, BatchNormUncentred2d)).train()
+    assert not model.training
+    with pytest.raises(RuntimeError, match=r"\.eval\(\)"):
+        model.explain(images, torch.tensor([0]))
+    norm.eval()
+    model.explain(images, torch.tensor([0]))
+
+
+@pytest.mark.parametrize("shape", [(5, 16), (7, 16), (6, 15), (1, 16), (16,), ()])
+def test_supports_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    """Also those that could be broadcast: one vector for all would be no error to PyTorch."""
+    model = build()
+    before = model.support_vectors.clone()
+    with pytest.raises(ValueError, match=r"vectors for \(6, 16\) supports"):
+        model.set_supports(torch.rand(shape).double(), torch.tensor(LABELS))
+    assert torch.equal(model.support_vectors, before)
+
+
+def test_supports_carry_no_gradient() -> None:
+    model, images = build(), photos(6, torch.double)
+    latents = model.encoder(images)
+    assert latents.requires_grad
+    model.set_supports(latents, torch.tensor(LABELS))
+    assert not model.support_vectors.requires_grad
+    assert torch.equal(model.support_vectors, latents.detach())
+
+
 def test_explaining_a_second_time_gives_the_same() -> None:
     model, images, targets = build("vit_small", dtype=torch.float32), photos(2), torch.tensor([0, 2])
     first, second = model.explain(images, targets), model.explain(images, targets)

@@ -16,6 +16,7 @@ import torch
 import sic
 import sic.data
 from sic.data.dataset import ImageData, Sample
+from sic.directory import read_run
 from sic.errors import SicError
 from sic.evaluate.outputs import logits
 from sic.training import choose, fit
@@ -131,7 +132,7 @@ def test_supports_are_what_the_model_says_they_are(bird_folders: Path, tmp_path:
     latents = model.classifier.encoder(torch.stack([model.tensor(bird_folders / s.source) for s in model.supports]))
     assert torch.allclose(latents, model.classifier.support_vectors, atol=1e-5)
     assert [s.label for s in model.supports] == model.classifier.support_classes.tolist()
-    held_out = set(sic.training.read_run(tmp_path / "model")["validation"])
+    held_out = set(read_run(tmp_path / "model")["validation"])
     assert not held_out & {support.source for support in model.supports}
 
 

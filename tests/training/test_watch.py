@@ -56,7 +56,6 @@ def test_chance_level_alone_is_no_collapse() -> None:
     assert collapse(LatentHealth(0.51, 20.0), 1, 0.1, 0.1, 500) is not None
 
 
-@pytest.mark.xfail(strict=True, reason="comparisons with NaN are False, so a diverged fit is called healthy")
 def test_latents_that_are_not_numbers_are_a_collapse() -> None:
     health = latent_health(np.full((4, 8), np.nan, np.float32))
     assert collapse(health, 1, 0.1, 0.1, 500) is not None

@@ -1,5 +1,7 @@
 """B-cos vision transformers with a convolutional stem, fixed sine-cosine positions and mean pooling."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -9,12 +11,17 @@ from sic.bcos import BcosAttention, BcosConv2d, BcosLinear, LayerNorm, PositionN
 
 def positions(height: int, width: int, features: int, like: Tensor) -> Tensor:
     """Sine-cosine code of a grid, 1×(height·width)×features: a quarter each of sin x, cos x, sin y, cos y."""
-    frequency = 10_000.0 ** -torch.linspace(0, 1, features // 4, device=like.device, dtype=like.dtype)
-    rows = torch.arange(height, device=like.device, dtype=like.dtype)[:, None] * frequency
-    columns = torch.arange(width, device=like.device, dtype=like.dtype)[:, None] * frequency
+    # In full precision always: training in half precision must not place patches elsewhere.
+    kind: dict[str, Any] = {
+        "device": like.device,
+        "dtype": torch.float64 if like.dtype == torch.float64 else torch.float32,
+    }
+    frequency = 10_000.0 ** -torch.linspace(0, 1, features // 4, **kind)
+    rows = torch.arange(height, **kind)[:, None] * frequency
+    columns = torch.arange(width, **kind)[:, None] * frequency
     x = columns.expand(height, width, -1)
     y = rows[:, None].expand(height, width, -1)
-    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=-1).flatten(0, 1)[None]
+    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=-1).flatten(0, 1)[None].to(like.dtype)
 
 
 class EncoderLayer(nn.Module):
@@ -37,6 +44,8 @@ class ConvStemViT(Backbone):
 
     def __init__(self, stem: tuple[int, ...], depth: int, heads: int, b: float) -> None:
         super().__init__()
+        if stem[-1] % 4:
+            raise ValueError(f"positions need a multiple of 4 features, not {stem[-1]}")
         layers: list[nn.Module] = []
         for channels_in, channels_out in zip((6, *stem), stem, strict=False):
             layers += [BcosConv2d(channels_in, channels_out, 3, 2, 1, b=b), PositionNormUncentred2d(channels_out)]

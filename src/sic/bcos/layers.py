@@ -29,6 +29,11 @@ def bcos_similarity(x: Tensor, vectors: Tensor, b: float = 2) -> Tensor:
     return linear * cosine_scale(linear, x.norm(dim=1, keepdim=True) + 1e-12, b)
 
 
+def widened(x: Tensor) -> Tensor:
+    """Half precision is too coarse for norms and variances."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
 def unit_norm(weight: Tensor) -> Tensor:
     """`ŵ`: every output unit's weights scaled to norm 1."""
     norm = weight.flatten(1).norm(dim=1).clamp_min(1e-12)
@@ -52,7 +57,7 @@ class BcosLinear(nn.Linear):
         linear = F.linear(x, unit_norm(self.weight))
         if self.b == 1:
             return linear
-        norm = x.float().norm(dim=-1, keepdim=True) if x.dtype == torch.bfloat16 else x.norm(dim=-1, keepdim=True)
+        norm = widened(x).norm(dim=-1, keepdim=True)
         return linear * cosine_scale(linear, norm + 1e-12, self.b).to(linear.dtype)
 
     def extra_repr(self) -> str:
@@ -90,8 +95,7 @@ class BcosConv2d(nn.Conv2d):
 
     def patch_norms(self, x: Tensor) -> Tensor:
         """`‖patch‖`, N×G×H'×W': the root of a box-filtered sum of squares over each group's channels."""
-        squares = x.float().square() if x.dtype in (torch.bfloat16, torch.float16) else x.square()
-        squares = squares.unflatten(1, (self.groups, -1)).sum(2)
+        squares = widened(x).square().unflatten(1, (self.groups, -1)).sum(2)
         box = squares.new_ones(self.groups, 1, *self.kernel_size)
         with torch.autocast(x.device.type, enabled=False):
             sums = F.conv2d(squares, box, None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from sic.bcos.explanation import frozen
+from sic.bcos.layers import widened
 
 
 class BatchNormUncentred2d(nn.Module):
-    """N×C×H×W; batch variance in training, running variance in evaluation."""
+    """N×C×H×W; batch variance in training, running variance (a mean of biased batch variances) in evaluation."""
 
     running_var: Tensor
 
@@ -23,8 +24,8 @@ class BatchNormUncentred2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-            # Half the time of `var` over these dimensions on a CPU.
+            wide = widened(x)
+            # Faster than `var` on a CPU, and exact enough while means stay below about 100 standard deviations.
             variance = (wide.square().mean(dim=(0, 2, 3)) - wide.mean(dim=(0, 2, 3)).square()).clamp_min(0)
             with torch.no_grad():
                 self.running_var.lerp_(variance.detach().to(self.running_var.dtype), self.momentum)
@@ -46,8 +47,7 @@ class GroupNormUncentred2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         grouped = x.unflatten(1, (self.groups, -1))
-        wide = grouped.float() if x.dtype in (torch.bfloat16, torch.float16) else grouped
-        variance = wide.var(dim=(2, 3, 4), unbiased=False, keepdim=True)
+        variance = widened(grouped).var(dim=(2, 3, 4), unbiased=False, keepdim=True)
         scale = frozen((variance + self.eps).rsqrt()).to(x.dtype)
         return (grouped * scale).flatten(1, 2) * self.weight.to(x.dtype)[:, None, None]
 
@@ -61,7 +61,7 @@ class PositionNormUncentred2d(nn.Module):
         self.weight = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        wide = widened(x)
         variance = wide.var(dim=1, unbiased=False, keepdim=True)
         scale = frozen((variance + self.eps).rsqrt()).to(x.dtype)
         return x * scale * self.weight.to(x.dtype)[:, None, None]
@@ -76,7 +76,7 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(features))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        wide = widened(x)
         centred = wide - wide.mean(dim=-1, keepdim=True)
         scale = frozen((centred.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt())
         return (centred * scale * self.weight).to(x.dtype)

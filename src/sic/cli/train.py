@@ -75,6 +75,7 @@ def run(
     talker.say("Loading …")
     import sic.data
     from sic import training
+    from sic.directory import read_run
     from sic.evaluate.accuracy import accuracy_figures
     from sic.evaluate.outputs import logits, readable
     from sic.model import load
@@ -93,11 +94,8 @@ def run(
         settings, notes = training.choose(data, said)
         talker.say("Chosen: " + "; ".join(notes) + ".")
     result = training.fit(data, settings, out, resume=resume, workers=workers, reporter=talker)
-    for entry in result.skipped:
-        talker.warn(f"Skipped {entry.file}: {entry.reason}.")
-
     model = load(out)
-    record = training.read_run(out)
+    record = read_run(out)
     kept = set(record["validation"])
     held_out = [s for split in ("train", "val") for s in data.splits.get(split, []) if s.id in kept]
     figures: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """`sic verify`: does the model keep the promises that its explanations rest on?"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,27 +23,16 @@ def verify(
     import torch
     from rich.table import Table
 
-    import sic.data
     from sic.evaluate.axioms import as_json, measure
-    from sic.evaluate.outputs import readable, view_batches
+    from sic.evaluate.outputs import view_batches
     from sic.model import load
 
     with Talker() as talker:
         loaded = load(model)
-        where = data or loaded.config.data.get("root", "")
-        if data is None and not Path(where).is_dir():
-            raise SicError(
-                f"The data that {model} was trained on is not at {where}; name images: sic verify {model} DATA."
-            )
-        opened = sic.data.open(where, talker.progress("drawing birds"))
-        split = next(name for name in ("test", "val", "train") if opened.splits.get(name))
-        samples, bad = readable(opened.splits[split][:limit])
-        for sample, reason in bad:
-            talker.warn(f"Skipped {sample.id}: {reason}.")
-        if not samples:
-            raise SicError(f"None of the images in {where} can be read.")
-        talker.say(f"Measuring on {len(samples)} {split} images of {opened.root}.")
-        images = torch.cat(list(view_batches([s.path for s in samples], loaded.config.preprocessing)))
+        name, files = _images(model, data, loaded.config.data, talker)
+        files = _readable(files[:limit], talker)
+        talker.say(f"Measuring on {len(files)} images: {name}.")
+        images = torch.cat(list(view_batches(files, loaded.config.preprocessing)))
         axioms = measure(
             loaded.classifier,
             load(model).classifier,
@@ -52,7 +41,7 @@ def verify(
             compiled=compiled,
             progress=talker.progress("completeness"),
         )
-    result = {"model": str(model), "data": str(opened.root), "split": split, "images": len(samples), **as_json(axioms)}
+    result = {"model": str(model), "data": name, "images": len(files), **as_json(axioms)}
     if json:
         print_json(result)
     else:
@@ -69,3 +58,40 @@ def verify(
         OUT.print(table)
     if not result["passed"]:
         raise typer.Exit(1)
+
+
+def _images(model: Path, data: str | None, card: dict[str, Any], talker: Talker) -> tuple[str, list[Path]]:
+    """The test images of a dataset (else validation, else training); or simply the images in a folder."""
+    import sic.data
+    from sic.cli.files import image_files
+    from sic.data.source import BUILT_IN
+
+    if data is None:
+        from sic.directory import read_run
+
+        data = BUILT_IN if card.get("name") == BUILT_IN else read_run(model)["data"]["root"]
+        if data != BUILT_IN and not Path(data).is_dir():
+            raise SicError(
+                f"The data that {model} was trained on is not at {data}; name images: sic verify {model} DATA."
+            )
+    try:
+        opened = sic.data.open(data, talker.progress("drawing birds"))
+    except SicError:
+        return data, image_files([Path(data)])
+    split = next(name for name in ("test", "val", "train") if opened.splits.get(name))
+    return f"{split} images of {opened.name}", [sample.path for sample in opened.splits[split]]
+
+
+def _readable(files: list[Path], talker: Talker) -> list[Path]:
+    from sic.data.images import UnreadableImage, read_image
+
+    good = []
+    for file in files:
+        try:
+            read_image(file)
+            good.append(file)
+        except UnreadableImage as error:
+            talker.warn(f"Skipped {file}: {error}.")
+    if not good:
+        raise SicError("None of the images can be read.")
+    return good

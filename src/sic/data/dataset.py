@@ -28,7 +28,7 @@ class Skipped:
 
 @dataclass
 class ImageData:
-    """Labelled images in splits; `skipped` and `notes` say what was left out and what was noticed."""
+    """Labelled images in splits; `skipped` says what was left out."""
 
     name: str
     root: Path
@@ -37,4 +37,3 @@ class ImageData:
     splits: dict[str, list[Sample]]
     task: Task = "single"
     skipped: list[Skipped] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)

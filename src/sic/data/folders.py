@@ -31,32 +31,42 @@ def _files(folder: Path) -> list[Path]:
     return found
 
 
-def has_splits(root: Path) -> bool:
-    return any(folder.name.lower() == "train" and _subfolders(folder) for folder in _subfolders(root))
+def _splits(root: Path) -> dict[str, Path] | None:
+    """The folders of the splits, if that is what the root holds; a class, too, may be called `train`."""
+    named = [(SPLITS.get(folder.name.lower()), folder) for folder in _subfolders(root)]
+    found = {split: folder for split, folder in reversed(named) if split is not None and _subfolders(folder)}
+    if "train" not in found:
+        return None
+    classes = {folder.name for folder in _subfolders(found["train"])}
+    shared = any(classes & {f.name for f in _subfolders(found[split])} for split in found if split != "train")
+    return found if shared or all(split is not None for split, _ in named) else None
 
 
 def open_folders(root: Path) -> ImageData:
     """Read a tree of class folders. Classes are sorted by name; every image below a class's folder belongs to it."""
-    sources = {"train": root}
-    if has_splits(root):
-        sources = {}
-        for folder in _subfolders(root):
-            split = SPLITS.get(folder.name.lower())
-            if split is not None and split not in sources:
-                sources[split] = folder
-    skipped: list[Skipped] = []
+    splits_found = _splits(root)
+    sources = splits_found or {"train": root}
+    skipped = [
+        Skipped(_name(file, root), "not in a class folder")
+        for folder in sorted({root, *sources.values()})
+        for file in sorted(folder.iterdir())
+        if _is_image(file)
+    ]
+    if splits_found:
+        others = sorted(set(_subfolders(root)) - set(sources.values()))
+        skipped += [Skipped(folder.name, "not a split with classes, or a second one of its kind") for folder in others]
     found: dict[str, dict[str, list[Path]]] = {}
     for split, folder in sources.items():
         for class_folder in _subfolders(folder):
             images = []
             for file in _files(class_folder):
-                if file.suffix.lower() in SUFFIXES:
+                if _is_image(file):
                     images.append(file)
                 else:
                     skipped.append(
                         Skipped(_name(file, root), f"not an image by its name ({file.suffix or 'no suffix'})")
                     )
-            found.setdefault(class_folder.name, {})[split] = images
+            found.setdefault(_name(class_folder, folder), {})[split] = images
     classes = tuple(sorted(name for name, by_split in found.items() if by_split.get("train")))
     for name in sorted(set(found) - set(classes)):
         skipped.append(Skipped(name, "class folder without training images"))
@@ -73,9 +83,18 @@ def open_folders(root: Path) -> ImageData:
         ]
         for split in sources
     }
-    layout = "train/val/test folders" if "train" in sources and sources["train"] != root else "class folders"
-    return ImageData(root.name, root, layout, classes, splits, skipped=skipped)
+    layout = "train/val/test folders" if splits_found else "class folders"
+    return ImageData(root.resolve().name, root, layout, classes, splits, skipped=skipped)
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES and file.is_file()
 
 
 def _name(file: Path, root: Path) -> str:
-    return file.relative_to(root).as_posix()
+    name = file.relative_to(root).as_posix()
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise SicError(f"The name of {name!r} in {root} is not valid UTF-8; rename it.") from None
+    return name

@@ -32,22 +32,33 @@ def _json(path: Path) -> Any:
 
 def open_funnybirds(root: Path) -> ImageData:
     """Training images may lack parts and then have several right answers; test images have one."""
+    try:
+        classes, splits = _read(root)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise SicError(f"{root} looks like FunnyBirds but its JSON files are of another shape ({error!r}).") from None
+    if "train" not in splits:
+        raise SicError(f"{root} looks like FunnyBirds but holds none of the training images that it lists.")
+    names = tuple(f"bird {entry['class_idx']}" for entry in classes)
+    return ImageData(root.resolve().name, root, "FunnyBirds", names, splits)
+
+
+def _read(root: Path) -> tuple[list[dict[str, Any]], dict[str, list[Sample]]]:
+    """The classes in order, and the samples of each split that has any."""
     classes = sorted(_json(root / "classes.json"), key=lambda entry: entry["class_idx"])
     splits: dict[str, list[Sample]] = {}
     for split in ("train", "test"):
         if not (root / f"dataset_{split}.json").is_file():
             continue
-        splits[split] = []
+        samples = []
         for index, scene in enumerate(_json(root / f"dataset_{split}.json")):
             id = f"{split}/{scene['class_idx']}/{index:06d}.png"
             labels = consistent_classes(scene, classes) if split == "train" else (scene["class_idx"],)
             # The published training set is often kept in part: the list of scenes is the full one.
             if (root / id).is_file():
-                splits[split].append(Sample(id, root / id, labels))
-    if not splits["train"]:
-        raise SicError(f"{root} looks like FunnyBirds but holds none of the training images that it lists.")
-    names = tuple(f"bird {entry['class_idx']}" for entry in classes)
-    return ImageData(root.name, root, "FunnyBirds", names, splits)
+                samples.append(Sample(id, root / id, labels))
+        if samples:
+            splits[split] = samples
+    return classes, splits
 
 
 def part_map(root: Path, sample: Sample) -> Path:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
 SUFFIXES = frozenset(
@@ -43,7 +43,7 @@ def read_image(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
             image.load()
-            return _to_rgb(ImageOps.exif_transpose(image))
+            return _to_rgb(_upright(image))
     except FileNotFoundError:
         raise UnreadableImage("no such file") from None
     except PermissionError:
@@ -52,16 +52,45 @@ def read_image(path: Path) -> Image.Image:
         raise UnreadableImage("empty file" if path.stat().st_size == 0 else "not an image") from None
     except Image.DecompressionBombError:
         raise UnreadableImage("too many pixels to decode safely") from None
-    except (OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:  # what Pillow's decoders raise
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        RuntimeError,
+        EOFError,
+        MemoryError,
+    ) as error:  # what Pillow's decoders raise
         reason = "truncated file" if "truncated" in str(error).lower() else f"cannot be decoded ({error})"
         raise UnreadableImage(reason) from None
 
 
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What EXIF's orientation asks for."""
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    # Not Pillow's exif_transpose: it writes the EXIF anew, and fails on the ill-typed tags of some cameras.
+    try:
+        turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # an EXIF block that cannot be read says nothing about the pixels
+        turn = None
+    return image if turn is None else image.transpose(turn)
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        values = np.asarray(image, dtype=np.float64)
-        # 16-bit files span 0…65535; floating-point ones have no fixed range and are scaled to their own.
-        low, high = (0.0, 65535.0) if image.mode != "F" else (float(values.min()), float(values.max()))
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0, neginf=0)
+        # 16-bit files span 0…65535; wider ones have no fixed range and are scaled to their own.
+        wide = image.mode == "F" or values.max() > 65535
+        low, high = (float(values.min()), float(values.max())) if wide else (0.0, 65535.0)
         grey = np.clip((values - low) / max(high - low, 1e-12), 0, 1) * 255
         return Image.fromarray(grey.round().astype(np.uint8)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
@@ -81,15 +110,20 @@ class Preprocessing:
     fit: Literal["crop", "squash"] = "crop"
     """crop: keep proportions and take the central square. squash: see the whole image, proportions changed."""
 
-    def reduce(self, image: Image.Image) -> Pixels:
+    def __post_init__(self) -> None:
+        if self.resize < self.size:
+            raise ValueError(f"cannot take a crop of {self.size} px from an image of {self.resize} px")
+
+    def reduce(self, image: Image.Image, resample: Image.Resampling = Image.Resampling.BILINEAR) -> Pixels:
         """H×W×3 at the resolution that crops are taken from."""
         if self.fit == "squash":
             width = height = self.resize
         else:
+            image = _without_ends(image)
             scale = self.resize / min(image.size)
             width, height = (max(self.resize, round(side * scale)) for side in image.size)
         if (width, height) != image.size:
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
+            image = image.resize((width, height), resample)
         return np.array(image)  # a copy: Pillow's own memory is read-only
 
     def crop(self, pixels: Pixels) -> Pixels:
@@ -97,9 +131,19 @@ class Preprocessing:
         top, left = ((side - self.size) // 2 for side in pixels.shape[:2])
         return pixels[top : top + self.size, left : left + self.size]
 
-    def __call__(self, image: Image.Image) -> Pixels:
+    def __call__(self, image: Image.Image, resample: Image.Resampling = Image.Resampling.BILINEAR) -> Pixels:
         """The model's view of an image, size×size×3; stored as PNG it comes back bit for bit."""
-        return self.crop(self.reduce(image))
+        return self.crop(self.reduce(image, resample))
+
+
+def _without_ends(image: Image.Image) -> Image.Image:
+    """At most four times as long as wide: a strip would take gigabytes once its short side is enlarged."""
+    width, height = image.size
+    longest = 4 * min(width, height)
+    if max(width, height) <= longest:
+        return image
+    left, top = (max(0, (side - longest) // 2) for side in (width, height))
+    return image.crop((left, top, left + min(width, longest), top + min(height, longest)))
 
 
 def to_tensor(pixels: Pixels) -> Tensor:

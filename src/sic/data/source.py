@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from sic.data.dataset import ImageData
@@ -17,7 +18,7 @@ def open(where: str | Path, progress: Progress | None = None) -> ImageData:
     """Class folders, train/val/test folders of them, the FunnyBirds layout, or the built-in `birds`."""
     root = Path(where)
     if str(where) == BUILT_IN and not root.exists():
-        return open_funnybirds(built_in_birds(progress))
+        return replace(open_funnybirds(built_in_birds(progress)), name=BUILT_IN)
     if not root.exists():
         raise SicError(f"{root} does not exist; give a folder of class folders, or {BUILT_IN} for the built-in data.")
     if not root.is_dir():
@@ -40,5 +41,9 @@ def built_in_birds(progress: Progress | None = None) -> Path:
     folder = cache_folder() / f"birds-{hashlib.sha256(drawing).hexdigest()[:12]}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        birds_layout.write(folder, progress=progress)
+        try:
+            birds_layout.write(folder, progress=progress)
+        except OSError:
+            if not folder.is_dir():  # else another process has finished drawing the same birds
+                raise
     return folder

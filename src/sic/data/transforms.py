@@ -32,7 +32,7 @@ def affine(batch: Tensor, generator: torch.Generator) -> Tensor:
         return torch.empty(number).uniform_(low, high, generator=generator).to(batch.device)
 
     angle, scale = uniform(-12, 12) * (math.pi / 180), 1 / uniform(0.85, 1.15)
-    flip = uniform(-1, 1).sign()
+    flip = 1 - 2 * (uniform(0, 1) < 0.5).float()
     cosine, sine = scale * angle.cos(), scale * angle.sin()
     shift_x, shift_y = uniform(-0.2, 0.2), uniform(-0.2, 0.2)  # the grid runs from -1 to 1
     rows = [torch.stack([flip * cosine, -flip * sine, shift_x], 1), torch.stack([sine, cosine, shift_y], 1)]

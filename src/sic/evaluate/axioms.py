@@ -56,19 +56,25 @@ def measure(
     ]
 
 
+def _largest(errors: Tensor) -> float:
+    """The largest of them; what is not a number is the largest of all."""
+    return errors.nan_to_num(nan=torch.inf).max().item()
+
+
 def _all_classes(classifier: SIC, images: Tensor) -> Tensor:
     return torch.arange(classifier.classes, device=images.device).expand(len(images), -1)
 
 
-def completeness(single: SIC, double: SIC, images: Tensor, progress: Progress | None = None, batch: int = 16) -> Axiom:
+def completeness(single: SIC, double: SIC, images: Tensor, progress: Progress | None = None) -> Axiom:
     """logit = b + Σ pixels + input-independent terms, for every image and every class, in both precisions."""
     worst = {torch.float32: 0.0, torch.float64: 0.0}
+    batch = max(1, min(32, 2**25 // (single.classes * 6 * images.shape[2] * images.shape[3])))  # bounds the memory
     for start in range(0, len(images), batch):
         for classifier, kind in ((single, torch.float32), (double, torch.float64)):
             views = images[start : start + batch].to(kind)
             explained = classifier.explain(views, _all_classes(classifier, views))
             scale = explained.value.abs().clamp_min(1) if kind == torch.float32 else 1.0
-            worst[kind] = max(worst[kind], (explained.residual.abs() / scale).max().item())
+            worst[kind] = max(worst[kind], _largest(explained.residual.abs() / scale))
         if progress is not None:
             progress(min(start + batch, len(images)), len(images))
     return Axiom(
@@ -138,12 +144,12 @@ def dummy(classifier: SIC, images: Tensor, generator: torch.Generator) -> Axiom:
     maps = _explain_through(classifier, images, targets, hide)
     noise = torch.rand(images.shape, generator=generator, dtype=images.dtype).to(images)
     others = images * seen + noise * (1 - seen)
-    unmoved = (_through(classifier, images, hide) - _through(classifier, others, hide)).abs().max().item()
+    unmoved = _largest((_through(classifier, images, hide) - _through(classifier, others, hide)).abs())
     hidden = maps[:, seen == 0]
     return Axiom(
         "dummy",
         "a pixel that the model does not depend on has attribution zero",
-        max(hidden.abs().max().item(), unmoved),
+        max(_largest(hidden.abs()), unmoved),
         0.0,
         hidden.numel(),
     )
@@ -157,13 +163,15 @@ def _through(classifier: SIC, images: Tensor, change: Callable[[Tensor], Tensor]
 
 def linearity(classifier: SIC, images: Tensor) -> Axiom:
     """The maps of a class's evidences add up to the map of its logit, for every class."""
-    supports = torch.arange(len(classifier.support_classes)).expand(len(images), -1)
-    evidence = classifier.explain_evidence(images, supports).maps
-    logits = classifier.explain(images, _all_classes(classifier, images)).maps
-    sums = torch.zeros_like(logits).index_add(1, classifier.support_classes, evidence)
-    scale = logits.abs().amax(dim=(2, 3), keepdim=True).clamp_min(1e-12)
-    worst = ((sums - logits).abs() / scale).max().item()
-    return Axiom("linearity", "evidence maps add up to the logit's map", worst, 1e-9, logits.shape[0] * logits.shape[1])
+    supports = torch.arange(len(classifier.support_classes), device=images.device)[None]
+    worst = 0.0
+    for image in images.split(1):
+        evidence = classifier.explain_evidence(image, supports).maps
+        logits = classifier.explain(image, _all_classes(classifier, image)).maps
+        sums = torch.zeros_like(logits).index_add(1, classifier.support_classes, evidence)
+        scale = logits.abs().amax(dim=(2, 3), keepdim=True).clamp_min(1e-12)
+        worst = max(worst, _largest((sums - logits).abs() / scale))
+    return Axiom("linearity", "evidence maps add up to the logit's map", worst, 1e-9, len(images) * classifier.classes)
 
 
 def symmetry(classifier: SIC, images: Tensor, generator: torch.Generator) -> Axiom:
@@ -183,7 +191,7 @@ def symmetry(classifier: SIC, images: Tensor, generator: torch.Generator) -> Axi
 
     maps = _explain_through(classifier, equal, targets, tie)
     scale = maps.abs().amax(dim=(1, 2)).clamp_min(1e-12)
-    worst = ((maps[index, row_a, column_a] - maps[index, row_b, column_b]).abs() / scale).max().item()
+    worst = _largest((maps[index, row_a, column_a] - maps[index, row_b, column_b]).abs() / scale)
     return Axiom("symmetry", "interchangeable pixels have equal attributions", worst, 1e-9, len(images))
 
 
@@ -203,7 +211,7 @@ def implementation_invariance(classifier: SIC, reloaded: SIC, images: Tensor, co
         twin = copy.deepcopy(classifier)
         twin.encoder.backbone.compile(backend=_compiler())
         others[f"compiled ({_compiler()})"] = twin.explain(images, targets).maps
-    worst = {name: ((maps - reference).abs() / scale).max().item() for name, maps in others.items()}
+    worst = {name: _largest((maps - reference).abs() / scale) for name, maps in others.items()}
     return Axiom(
         "implementation invariance",
         "other implementations of the same model give the same maps",

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from sic.data.birds import PARTS, masks
@@ -35,12 +36,9 @@ def part_importance(maps: Tensor, part_masks: Tensor) -> Tensor:
     return (maps[:, None] * dilated).sum(dim=(2, 3))
 
 
-def _masks(path: Path, size: int) -> Tensor:
-    """P×S×S at the model's resolution; part maps are label pictures, so the nearest pixel counts."""
-    from PIL import Image
-
-    picture = read_image(path).resize((size, size), Image.Resampling.NEAREST)
-    found = masks(np.asarray(picture))
+def _masks(path: Path, preprocessing: Preprocessing) -> Tensor:
+    """P×S×S in the model's view; part maps are label pictures, so the nearest pixel counts."""
+    found = masks(preprocessing(read_image(path), Image.Resampling.NEAREST))
     return torch.from_numpy(np.stack([found[part] for part in PARTS]))
 
 
@@ -55,7 +53,7 @@ def part_removal(
     for batch in view_batches(paths, preprocessing):
         rows = slice(done, done + len(batch))
         contributions = classifier.explain(batch, labels[rows])
-        part_masks = torch.stack([_masks(part_map(root, s), preprocessing.size) for s in samples[rows]])
+        part_masks = torch.stack([_masks(part_map(root, s), preprocessing) for s in samples[rows]])
         importance = part_importance(contributions.maps, part_masks)
         top += importance.argmax(dim=1).tolist()
         other += rng.integers(len(PARTS), size=len(batch)).tolist()

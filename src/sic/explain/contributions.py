@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sic.bcos import bcos_similarity
+from sic.errors import SicError
 from sic.methods import SIC, Contributions
 
 CHUNK = 32
@@ -57,6 +58,9 @@ def neuron_contributions(
 
     def value(_: Tensor) -> Tensor:
         activation = caught[0]
+        channels = activation.shape[1 if activation.dim() == 4 else -1]
+        if not 0 <= unit < channels:
+            raise SicError(f"{layer} has {channels} units; there is no unit {unit}.")
         if activation.dim() == 4:
             channel = activation[:, unit]
             picked = channel.sum(dim=(1, 2)) if position is None else channel[:, position[0], position[1]]
@@ -64,7 +68,10 @@ def neuron_contributions(
             picked = activation[..., unit].reshape(len(activation), -1).sum(dim=1)
         return picked[:, None]
 
-    handle = classifier.get_submodule(layer).register_forward_hook(catch)
+    modules = dict(classifier.named_modules())
+    if layer not in modules:
+        raise SicError(f"The model has no layer called {layer!r}; `named_modules()` lists them.")
+    handle = modules[layer].register_forward_hook(catch)
     try:
         return classifier.trace(images, value)
     finally:

@@ -50,13 +50,16 @@ class Explanation:
     similar_case: bool
     classes: list[ClassExplanation]
     labels: list[str]
-    """The predicted classes; empty where nothing is similar."""
+    """The predicted classes; empty where nothing is similar and several could be."""
+    nearest: str
+    """The class of the highest probability."""
+    probabilities: dict[str, float]
     truth: str | None = None
 
     @property
     def residual(self) -> float:
         """Largest gap between a logit and the sum of its parts."""
-        return max(explained.contributions.residual.abs().max().item() for explained in self.classes)
+        return torch.stack([explained.contributions.residual for explained in self.classes]).abs().max().item()
 
     @property
     def text(self) -> str:

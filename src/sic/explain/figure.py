@@ -6,11 +6,12 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from torch import Tensor
 
 from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
 from sic.explain.picture import over_white, rgba, smoothed, symmetric_limit
-from sic.explain.prose import percent
+from sic.explain.prose import answer, percent
 
 BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
 PANEL, TOP = 2.0, 0.55  # inches
@@ -43,17 +44,15 @@ def draw(explanation: Explanation, path: Path) -> None:
         for slot, case in enumerate(explained.cases):
             _case(figure.add_subplot(grid[top, 3 + slot]), figure.add_subplot(grid[bottom, 3 + slot]), case, slot)
     figure.text(0.02, 0.12 / height, text, fontsize=9, va="bottom", color="#222222", linespacing=1.35)
+    for text_object in figure.findobj(Text):
+        text_object.set_parse_math(False)  # a dollar in a file name is a dollar
     figure.savefig(path)
 
 
 def _title(explanation: Explanation) -> str:
-    answers = [f"{c.name} ({percent(c.probability)})" for c in explanation.classes if c.name in explanation.labels]
-    if not explanation.similar_case:
-        nearest = explanation.classes[0]
-        answers = [f"no similar case (nearest: {nearest.name}, {percent(nearest.probability)})"]
     truth = explanation.truth
     told = "" if truth is None else ", which is right" if truth in explanation.labels else f"; the truth is {truth}"
-    return f"{explanation.title}: {' and '.join(answers) or 'another answer'}{told}"
+    return f"{explanation.title}: {answer(explanation)}{told}"
 
 
 def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained: ClassExplanation, top: int) -> None:

@@ -22,42 +22,45 @@ def percent(probability: float) -> str:
     return f"{probability:.0%}".replace("%", " %")
 
 
-def _within(residual: float) -> str:
-    """The power of ten that bounds an error: 3e-7 is "within 0.000001"."""
-    digits = 7
-    while digits > 1 and residual > 10.0**-digits:
-        digits -= 1
-    return f"{10.0**-digits:.{digits}f}"
+def answer(explanation: Explanation) -> str:
+    """What the model says, in a few words."""
+    if not explanation.similar_case:
+        probability = explanation.probabilities[explanation.nearest]
+        return f"no similar case (nearest: {explanation.nearest}, {percent(probability)})"
+    return " and ".join(f"{name} ({percent(explanation.probabilities[name])})" for name in explanation.labels)
 
 
 def read(explanation: Explanation) -> str:
     """One paragraph."""
-    sentences = []
-    first = explanation.classes[0]
-    if not explanation.similar_case:
-        sentences.append(
-            f"No similar case: no class reaches a probability of 50 %, so this image looks like none of the training "
-            f"images that the model compares with. The nearest class is {first.name} at {percent(first.probability)}; "
-            "the following shows what little speaks for it."
-        )
-    elif explanation.labels:
-        answers = " and ".join(
-            f"{c.name} ({percent(c.probability)})" for c in explanation.classes if c.name in explanation.labels
-        )
-        sentences.append(f"The model answers {answers}.")
+    if explanation.similar_case:
+        sentences = [f"The model answers {answer(explanation)}."]
+    else:
+        probability = percent(explanation.probabilities[explanation.nearest])
+        sentences = [
+            "No similar case: no class reaches a probability of 50 %, so this image looks like none of the training "
+            f"images that the model compares with. The nearest class is {explanation.nearest} at {probability}."
+        ]
     for explained in explanation.classes:
         sentences += _class_sentences(explained, explanation.bias)
-    sentences.append(f"Checked: pixels and bias add up to the score to within {_within(explanation.residual)}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, _checked(explanation.residual)])
+
+
+def _checked(residual: float) -> str:
+    """Whether the parts add up; a residual of 3e-7 is within 0.000001."""
+    digits = next((digits for digits in range(7, 2, -1) if residual <= 10.0**-digits), None)
+    if digits is None:
+        return f"Warning: pixels and bias do not add up to the score (they miss it by {residual:.2g})."
+    return f"Checked: pixels and bias add up to the score to within {10.0**-digits:.{digits}f}."
 
 
 def _class_sentences(explained: ClassExplanation, bias: float) -> list[str]:
     ranked = sorted(explained.cases, key=lambda case: -case.evidence)
     parts = " + ".join(f"{case.evidence:.2f}" for case in ranked)
+    images = "1 training image" if len(ranked) == 1 else f"{len(ranked)} training images"
     sentences = [
         f"The score for {explained.name} is {explained.logit:.2f}: evidence of {parts} from its similarity to "
-        f"{len(ranked)} training images, less a fixed {-bias:.2f} that every class has to overcome.",
-        f"The most similar of them is {ranked[0].support.source}.",
+        f"{images}, less a fixed {-bias:.2f} that every class has to overcome.",
+        f"The most similar {'of them ' if len(ranked) > 1 else ''}is {ranked[0].support.source}.",
         _where(explained.contributions.maps),
     ]
     for case in ranked:

@@ -57,7 +57,9 @@ class SIC(nn.Module):
 
     def set_supports(self, vectors: Tensor, classes: Tensor) -> None:
         """Reason with these: S×d latents and S class indices, S as announced."""
-        self.support_vectors.copy_(vectors)
+        if vectors.shape != self.support_vectors.shape:
+            raise ValueError(f"{tuple(vectors.shape)} vectors for {tuple(self.support_vectors.shape)} supports")
+        self.support_vectors.copy_(vectors.detach())
         self.support_classes.copy_(classes)
 
     def evidence(self, latents: Tensor, vectors: Tensor | None = None) -> Tensor:
@@ -93,7 +95,7 @@ class SIC(nn.Module):
 
     def trace(self, images: Tensor, outputs: Callable[[Tensor], Tensor], bias: float = 0.0) -> Contributions:
         """Contributions N×K to `outputs(f⁺)`, N×K; `bias` is the constant that they contain."""
-        if self.training:
+        if any(module.training for module in self.modules()):
             raise RuntimeError("explaining needs the model in evaluation mode: call .eval() first")
         with explaining() as trace:
             values = outputs(self.encoder(images))

@@ -1,7 +1,7 @@
 """The fit."""
 
-from sic.training.fit import FitResult, fit, read_run, recorded_settings
+from sic.training.fit import FitResult, fit, recorded_settings
 from sic.training.history import Reporter
 from sic.training.settings import Settings, choose
 
-__all__ = ["FitResult", "Reporter", "Settings", "choose", "fit", "read_run", "recorded_settings"]
+__all__ = ["FitResult", "Reporter", "Settings", "choose", "fit", "recorded_settings"]

@@ -73,7 +73,7 @@ class TrainingBatches(Dataset[Batch]):
         epoch, step = key
         order = np.random.default_rng((self.seed, epoch)).permutation(len(self.pixels))
         queries = order[step * self.batch_size : (step + 1) * self.batch_size]
-        rng = np.random.default_rng((self.seed, epoch, step))
+        rng = np.random.default_rng((self.seed, epoch, step + 1))  # a 0 would repeat the stream of the line above
         supports, classes = self._draw_supports(queries, rng)
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         return Batch(
@@ -88,8 +88,8 @@ class TrainingBatches(Dataset[Batch]):
         rows, classes = [], []
         for label, members in self.candidates.items():
             number = min(self.supports_per_class, len(members))
-            others = members[~np.isin(members, queries)]
-            rows.append(rng.choice(others if len(others) >= number else members, number, replace=False))
+            asked = np.isin(members, queries)
+            rows.append(np.concatenate([rng.permutation(members[~asked]), rng.permutation(members[asked])])[:number])
             classes.append(np.full(number, label))
         return np.concatenate(rows), np.concatenate(classes)
 

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from sic import directory
 from sic.data.dataset import ImageData, Skipped
 from sic.data.transforms import training_transform
-from sic.directory import Config, SavedModel, write_atomically
+from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
 from sic.methods import SIC
 from sic.supports import Support
@@ -25,7 +25,7 @@ from sic.training.material import Images, Material, gather
 from sic.training.module import SICTraining
 from sic.training.settings import Settings, from_json, loader_workers
 
-RUN, HISTORY, CHECKPOINTS = "run.json", "history.csv", "checkpoints"
+HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
 
 
 @dataclass
@@ -58,6 +58,7 @@ def fit(
     try:
         material = gather(data, settings, cache, workers, reporter)
         _record(data, settings, material, folder, resume)
+        _tell(data, settings, material, reporter)
         module = _module(data, settings, material)
         _optimise(module, data, settings, material, folder, resume, workers, reporter)
         best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
@@ -92,7 +93,6 @@ def _set_up_libraries(seed: int) -> None:
 def _data_card(data: ImageData, material: Material) -> dict[str, Any]:
     return {
         "name": data.name,
-        "root": str(data.root.resolve()),
         "layout": data.layout,
         "images": {
             "train": len(material.train),
@@ -102,11 +102,23 @@ def _data_card(data: ImageData, material: Material) -> dict[str, Any]:
     }
 
 
+def _tell(data: ImageData, settings: Settings, material: Material, reporter: Reporter) -> None:
+    """What the user should know before the long part begins."""
+    for entry in material.skipped:
+        reporter.warn(f"Skipped {entry.file}: {entry.reason}.")
+    wanted = settings.supports_per_class
+    for label, members in sorted(material.candidates.items()):
+        if len(members) < wanted:
+            reporter.warn(
+                f"{data.classes[label]} has fewer images that can be supports ({len(members)}) than wanted ({wanted})."
+            )
+
+
 def _record(data: ImageData, settings: Settings, material: Material, folder: Path, resume: bool) -> None:
     """`run.json`: the settings and the split; a resumed run must find the same."""
     record = {
         "settings": asdict(settings),
-        "data": _data_card(data, material),
+        "data": _data_card(data, material) | {"root": str(data.root.resolve())},
         "train": [sample.id for sample in material.train.samples],
         "validation": [sample.id for sample in material.validation.samples],
         "skipped": [asdict(entry) for entry in material.skipped],
@@ -120,17 +132,6 @@ def _record(data: ImageData, settings: Settings, material: Material, folder: Pat
     else:
         text = json.dumps(record, indent=1, ensure_ascii=False)
         write_atomically(folder / RUN, lambda path: path.write_text(text, encoding="utf-8"))
-
-
-def read_run(folder: Path) -> dict[str, Any]:
-    """What `run.json` recorded when the run was started."""
-    file = folder / RUN
-    if not file.is_file():
-        raise SicError(f"There is nothing to resume in {folder}: it has no {RUN}; leave out --resume to start there.")
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise SicError(f"{file} is damaged ({error}); start anew with another --out.") from None
 
 
 def recorded_settings(folder: Path) -> Settings:

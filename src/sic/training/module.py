@@ -7,9 +7,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from torchmetrics.functional.classification import multilabel_average_precision
 
 from sic.bcos import BcosLinear
 from sic.errors import SicError
@@ -153,7 +153,8 @@ class SICTraining(lightning.LightningModule):
         logits = torch.cat([logits for logits, _ in self._outputs])
         targets = torch.cat([targets for _, targets in self._outputs])
         if self.multi_label:
-            score = multilabel_average_precision(logits, targets.long(), targets.shape[1]).nan_to_num().item()
+            shown = targets.any(dim=0)
+            score = float(average_precision_score(targets[:, shown], logits[:, shown])) if shown.any() else 0.0
         else:
             # An image may have several right answers (a bird that lacks parts): any of them counts.
             score = targets.gather(1, logits.argmax(1, keepdim=True)).mean().item()

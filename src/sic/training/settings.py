@@ -1,7 +1,6 @@
 """Every choice of a fit in one place: what the user said, and what sic chose where they said nothing."""
 
 import os
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -85,10 +84,12 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     """Settings for `data`: `said` wins (None means not said). Also returns the choices in words."""
     gpu = torch.cuda.is_available() if gpu is None else gpu
     said = {name: value for name, value in said.items() if value is not None}
+    unknown = set(said) - {*Settings.__dataclass_fields__, "size", "fit"}
+    if unknown:
+        raise SicError(f"There is no setting called {sorted(unknown)[0]!r}.")
     recipe_name: RecipeName = said.get("recipe") or ("paper" if said.get("weights") else "scratch")
     recipe = RECIPES[recipe_name]
     number = len(data.splits["train"])
-    smallest = min(Counter(label for s in data.splits["train"] for label in s.labels).values())
     side = typical_size(data)
     notes = []
 
@@ -125,15 +126,11 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         recipe=recipe_name,
         augmentation=augmentation,
     )
-    settings = replace(
-        settings, **{name: value for name, value in said.items() if name in Settings.__dataclass_fields__}
-    )
+    settings = replace(settings, **said)
     notes.append(
         f"recipe {recipe_name}: T = {settings.temperature:g}, learning rate {settings.lr:g}, "
         f"batches of {settings.batch_size}"
     )
-    if smallest < settings.supports_per_class:
-        notes.append(f"some classes have fewer than {settings.supports_per_class} images and get fewer supports")
     if recipe_name == "paper" and settings.weights is None:
         notes.append(
             "the paper's recipe without pretrained weights usually collapses; --recipe scratch is made for that"

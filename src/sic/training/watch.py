@@ -28,11 +28,11 @@ FIRST_LOOK = 150
 
 def collapse(health: LatentHealth, temperature: float, score: float, chance: float, steps: int) -> str | None:
     """A sentence if training has collapsed: at chance level, with dead units or with latents too short to matter."""
-    if steps < FIRST_LOOK or score > 1.5 * chance:
+    if steps < FIRST_LOOK or (score > 1.5 * chance and np.isfinite(health.norm)):
         return None
     if health.dead_units > 0.5:
         sign = f"{health.dead_units:.0%} of the latent units are dead"
-    elif health.norm < 0.1 * temperature:
+    elif not health.norm >= 0.1 * temperature:  # also where it is not a number
         sign = f"latents have shrunk to a norm of {health.norm:.2g}, too little evidence at T = {temperature:g}"
     else:
         return None

@@ -1,0 +1,271 @@
+"""The six axioms hold for untrained models, and each is found to fail where it is broken."""
+
+import copy
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sic.bcos import BatchNormUncentred2d, LinearMaps, linear_maps
+from sic.evaluate import axioms
+from sic.evaluate.axioms import Axiom, as_json, measure
+from sic.methods import SIC, Contributions
+
+SIZE = 32
+LABELS = [0, 0, 1, 2]
+NAMES = ["completeness", "sensitivity", "implementation invariance", "dummy", "linearity", "symmetry"]
+
+
+def photos(number: int) -> Tensor:
+    coarse = torch.rand(number, 3, 8, 8, generator=torch.Generator().manual_seed(5))
+    return F.interpolate(coarse, (SIZE, SIZE), mode="bilinear")
+
+
+def build(backbone: str = "resnet_tiny", b: float = 2, kind: type[SIC] = SIC) -> SIC:
+    """In evaluation mode, with norms that have seen a batch and supports that are real latents."""
+    torch.manual_seed(0)
+    model = kind(backbone, 3, len(LABELS), latent=16, temperature=0.5, b=b)
+    for module in model.modules():
+        if isinstance(module, BatchNormUncentred2d):
+            module.momentum = 1
+    with torch.no_grad():
+        model.train().encoder(photos(8))
+        model.eval().set_supports(model.encoder(photos(12)[-4:]), torch.tensor(LABELS))
+        assert (model.evidence(model.encoder(photos(3))).abs() > 1e-5).all()
+    return model
+
+
+def measured(model: SIC, reloaded: SIC | None = None, seed: int = 0) -> dict[str, Axiom]:
+    other = copy.deepcopy(model) if reloaded is None else reloaded
+    return {axiom.name: axiom for axiom in measure(model, other, photos(3), probes=2, seed=seed, compiled=False)}
+
+
+def failed(found: dict[str, Axiom]) -> set[str]:
+    return {name for name, axiom in found.items() if not axiom.passed}
+
+
+class Changed(SIC):
+    """Explains by something else than what it computes."""
+
+    def trace(self, *args: object, **more: object) -> Contributions:
+        exact = super().trace(*args, **more)  # type: ignore[arg-type]
+        exact.maps = self.change(exact.maps)
+        return exact
+
+    def change(self, maps: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("backbone", "b"), [("resnet_tiny", 2), ("resnet_tiny", 3), ("vit_small", 2)], ids=["resnet", "B=3", "vit"]
+)
+def test_untrained_models_keep_all_six(backbone: str, b: float) -> None:
+    done: list[tuple[int, int]] = []
+    model = build(backbone, b)
+    result = measure(
+        model, build(backbone, b), photos(3), probes=2, compiled=False, progress=lambda *at: done.append(at)
+    )
+    assert [axiom.name for axiom in result] == NAMES
+    assert failed({axiom.name: axiom for axiom in result}) == set()
+    checks = {axiom.name: axiom.checks for axiom in result}
+    assert checks["completeness"] == 3 * 3 and checks["linearity"] == 2 * 3 and checks["symmetry"] == 2
+    assert checks["implementation invariance"] == 2 * 2
+    assert 12 <= checks["sensitivity"] <= 2 * 12  # of 12 rounds with 2 images each
+    assert 0.05 < checks["dummy"] / (2 * SIZE * SIZE) < 0.15
+    assert done == [(3, 3)]
+    assert next(model.parameters()).dtype == torch.float32
+
+
+def test_the_seed_decides_what_is_looked_at() -> None:
+    model = build()
+    first, again, other = (measured(model, seed=seed) for seed in (0, 0, 1))
+    assert first == again != other
+
+
+def test_completeness_looks_at_every_image() -> None:
+    """In batches; the one image that is not explained comes last."""
+    images, done = F.interpolate(photos(40), (8, 8)), []
+    images[-1] = 0
+
+    class Blind(Changed):
+        def trace(self, images: Tensor, *args: object, **more: object) -> Contributions:
+            self.black = (images == 0).all(dim=(1, 2, 3), keepdim=True)
+            return super().trace(images, *args, **more)
+
+        def change(self, maps: Tensor) -> Tensor:
+            return torch.where(self.black, 2 * maps, maps)
+
+    model = build(kind=Blind)
+    double = copy.deepcopy(model).double()
+    found = axioms.completeness(model, double, images, lambda *at: done.append(at))
+    assert not found.passed and found.checks == 40 * 3
+    assert len(done) > 1 and done[-1] == (40, 40)
+    found = axioms.completeness(model, double, images[:-1])
+    assert found.passed and set(found.details) == {"residual_float32", "residual_float64"}
+
+
+def test_completeness_fails_for_a_constant_that_is_not_registered() -> None:
+    model = build()
+    model.encoder.backbone.register_forward_hook(lambda _, __, output: output + 0.01)
+    found = measured(model)
+    assert failed(found) == {"completeness"}
+    assert found["completeness"].details["residual_float64"] > 1e-3
+
+
+def test_completeness_fails_where_norms_are_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer norm does not change with the length of its input: gradient times input is about zero."""
+    model = build("vit_small")
+    monkeypatch.setattr("sic.bcos.norms.frozen", lambda scale: scale)
+    found = measured(model)["completeness"]
+    assert not found.passed and found.details["residual_float64"] > 0.1
+
+
+def test_completeness_fails_where_similarities_are_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B-cos units grow with the length of their input, so gradient times input misses by their epsilon only."""
+    model = build(b=3)
+    monkeypatch.setattr("sic.bcos.layers.frozen", lambda scale: scale)
+    found = measured(model)["completeness"]
+    assert not found.passed and found.details["residual_float64"] > 1e-9
+
+
+def test_completeness_is_held_to_double_precision() -> None:
+    class Rounded(Changed):
+        def change(self, maps: Tensor) -> Tensor:
+            return maps.float().to(maps)
+
+    found = axioms.completeness(build(), build(kind=Rounded).double(), photos(2))
+    assert not found.passed and 1e-10 < found.details["residual_float64"] < 1e-5
+    assert found.details["residual_float32"] < 1e-4
+
+
+def test_sensitivity_fails_where_pixels_are_left_out() -> None:
+    """Half of the pixels get nothing; what they would have got goes to the others, so that the sum is right."""
+
+    class Half(Changed):
+        def change(self, maps: Tensor) -> Tensor:
+            pairs = maps.unflatten(-1, (SIZE // 2, 2))
+            return torch.stack([pairs.sum(dim=-1), torch.zeros_like(pairs[..., 0])], dim=-1).flatten(-2)
+
+    found = measured(build(kind=Half))
+    assert failed(found) == {"sensitivity"}
+    assert 0.2 < found["sensitivity"].worst < 0.8
+
+
+def test_sensitivity_is_not_shown_by_a_model_that_sees_nothing() -> None:
+    model = build()
+    with torch.no_grad():
+        model.support_vectors.zero_()
+    found = measured(model)["sensitivity"]
+    assert found.checks == 0 and not found.passed
+
+
+def test_implementation_invariance_fails_for_other_weights() -> None:
+    model, other = build(), build()
+    with torch.no_grad():
+        other.encoder.projection.weight[:, 0] += 0.05
+    found = measured(model, other)
+    assert failed(found) == {"implementation invariance"}
+    details = found["implementation invariance"].details
+    assert details["reloaded"] > 1e-3 > details["channels-last"]
+
+
+def test_implementation_invariance_fails_for_a_model_that_minds_the_memory_layout() -> None:
+    class Layout(Changed):
+        def change(self, maps: Tensor) -> Tensor:
+            weight = self.encoder.backbone.layers[0].weight
+            return maps if weight.is_contiguous() else 2 * maps
+
+    details = measured(build(kind=Layout))["implementation invariance"].details
+    assert details["channels-last"] == pytest.approx(1, abs=1e-3) and details["reloaded"] < 1e-3
+
+
+def test_linearity_fails_where_evidence_is_explained_otherwise() -> None:
+    class Louder(SIC):
+        def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
+            exact = super().explain_evidence(images, supports)
+            exact.maps = 1.001 * exact.maps
+            return exact
+
+    found = measured(build(kind=Louder))
+    assert failed(found) == {"linearity"}
+    assert found["linearity"].worst == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_linearity_fails_where_each_map_is_scaled_to_one() -> None:
+    class Normalised(Changed):
+        def change(self, maps: Tensor) -> Tensor:
+            return maps / maps.abs().amax(dim=(-2, -1), keepdim=True)
+
+    assert "linearity" in failed(measured(build(kind=Normalised)))
+
+
+def test_dummy_fails_where_maps_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hidden pixels get then comes from their neighbours."""
+
+    def smoothed(*args: object) -> LinearMaps:
+        exact = linear_maps(*args)  # type: ignore[arg-type]
+        flat = F.avg_pool2d(exact.weights.flatten(0, 1), 3, 1, 1)
+        return LinearMaps(flat.view_as(exact.weights), exact.constants)
+
+    monkeypatch.setattr(axioms, "linear_maps", smoothed)
+    found = measured(build())
+    assert failed(found) == {"dummy", "symmetry"}
+    assert found["dummy"].worst > 1e-6
+
+
+def test_dummy_fails_for_a_model_that_sees_hidden_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model gets at the image past what it is given; its map does not show it, its answer does."""
+    seen: list[Tensor] = []
+
+    def spied(images: Tensor) -> Tensor:
+        encoded = encode(images)
+        seen[:] = [encoded.detach()]
+        return encoded
+
+    encode = axioms.encode_colours
+    monkeypatch.setattr(axioms, "encode_colours", spied)
+    model = build()
+    few = photos(2)
+    found = axioms.dummy(model, few, torch.Generator().manual_seed(0))
+    assert found.passed
+    model.encoder.backbone.register_forward_pre_hook(lambda _, inputs: inputs[0] + (seen[0] if seen else 0))
+    found = axioms.dummy(model, few, torch.Generator().manual_seed(0))
+    assert not found.passed and found.worst > 1e-3
+
+
+def test_symmetry_fails_where_places_are_weighted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def weighted(*args: object) -> LinearMaps:
+        exact = linear_maps(*args)  # type: ignore[arg-type]
+        return LinearMaps(exact.weights * torch.linspace(1, 2, SIZE).to(exact.weights), exact.constants)
+
+    monkeypatch.setattr(axioms, "linear_maps", weighted)
+    found = measured(build())
+    assert failed(found) == {"symmetry"}
+
+
+@pytest.mark.parametrize(
+    ("worst", "checks", "passed"),
+    [(0.5, 3, True), (1.0, 3, True), (1.1, 3, False), (0.0, 0, False), (float("nan"), 3, False)],
+)
+def test_when_an_axiom_passes(worst: float, checks: int, passed: bool) -> None:
+    assert Axiom("a", "b", worst, 1.0, checks).passed == passed
+
+
+def test_the_keys_of_the_json() -> None:
+    found = as_json(list(measured(build()).values()))
+    assert found["passed"] is True
+    assert set(found) == {"passed", "axioms"}
+    assert list(found["axioms"]) == [name.replace(" ", "_") for name in NAMES]
+    common = {"passed", "worst", "limit", "checks"}
+    more = {
+        "completeness": {"residual_float32", "residual_float64"},
+        "implementation_invariance": {"reloaded", "channels-last"},
+    }
+    for name, axiom in found["axioms"].items():
+        assert set(axiom) == common | more.get(name, set())
+    assert json.loads(json.dumps(found)) == found
+    one_fails = [Axiom("a b", "", 0.0, 1.0, 1), Axiom("c", "", 2.0, 1.0, 1)]
+    assert as_json(one_fails)["passed"] is False
+    assert as_json(one_fails)["axioms"]["a_b"]["passed"] is True
