@@ -15,7 +15,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the model directory goes; an earlier run there is replaced.")] = Path(
         "runs/demo"
     ),
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 24,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
