@@ -7,7 +7,7 @@ import torch
 from scipy.ndimage import map_coordinates
 
 from sic.data.images import Preprocessing
-from sic.data.transforms import affine, evaluation_view, training_transform
+from sic.data.transforms import TrainingTransform, affine, evaluation_view
 
 SIZE = 32
 PREPROCESSING = Preprocessing(SIZE, 40)
@@ -90,7 +90,7 @@ def test_affine_keeps_a_constant_image_constant() -> None:
 
 @pytest.mark.parametrize("augmentation", ["none", "affine", "photo"])
 def test_training_transforms_depend_on_their_generator_alone(augmentation: str) -> None:
-    transform = training_transform(augmentation, PREPROCESSING)  # type: ignore[arg-type]
+    transform = TrainingTransform(augmentation, PREPROCESSING)  # type: ignore[arg-type]
     batch = images(8)
     torch.manual_seed(1)
     first = transform(batch, generator(3))
@@ -102,7 +102,7 @@ def test_training_transforms_depend_on_their_generator_alone(augmentation: str) 
 
 @pytest.mark.parametrize("augmentation", ["none", "affine", "photo"])
 def test_training_transforms_leave_global_generators_alone(augmentation: str) -> None:
-    transform = training_transform(augmentation, PREPROCESSING)  # type: ignore[arg-type]
+    transform = TrainingTransform(augmentation, PREPROCESSING)  # type: ignore[arg-type]
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
     source = images(4)
     transform(source, generator())
@@ -116,21 +116,21 @@ def test_training_transforms_leave_global_generators_alone(augmentation: str) ->
 def test_none_is_the_evaluation_view() -> None:
     batch = images(3)
     assert torch.equal(
-        training_transform("none", PREPROCESSING)(batch, generator()), evaluation_view(batch, PREPROCESSING)
+        TrainingTransform("none", PREPROCESSING)(batch, generator()), evaluation_view(batch, PREPROCESSING)
     )
 
 
 def test_affine_works_on_the_evaluation_view() -> None:
     batch = images(3)
     expected = affine(evaluation_view(batch, PREPROCESSING), generator(2))
-    assert torch.equal(training_transform("affine", PREPROCESSING)(batch, generator(2)), expected)
+    assert torch.equal(TrainingTransform("affine", PREPROCESSING)(batch, generator(2)), expected)
 
 
 def test_photos_are_cropped_flipped_and_erased() -> None:
     """On pictures that brighten to the right: flipped ones darken, erased boxes are black."""
     line = np.linspace(60, 250, 48).astype(np.uint8)
     batch = [np.broadcast_to(line[None, :, None], (40, 48, 3))] * 400
-    out = training_transform("photo", PREPROCESSING)(batch, generator(1)).float()
+    out = TrainingTransform("photo", PREPROCESSING)(batch, generator(1)).float()
     erased = (out == 0).all(1).any(2).any(1)
     assert abs(erased.float().mean().item() - 0.5) < 4 * 0.5 / math.sqrt(400)
     lit = out.amax((1, 2))  # brightest value of every column, n×S

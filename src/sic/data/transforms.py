@@ -1,7 +1,8 @@
 """Training transforms on the loader's side: reduced images in, a batch of bytes N×3×S×S out."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,6 @@ from torchvision.transforms import v2
 from sic.data.images import Pixels, Preprocessing
 
 Augmentation = Literal["none", "affine", "photo"]
-Transform = Callable[[Sequence[Pixels], torch.Generator], Tensor]
 
 
 def evaluation_view(images: Sequence[Pixels], preprocessing: Preprocessing) -> Tensor:
@@ -41,19 +41,23 @@ def affine(batch: Tensor, generator: torch.Generator) -> Tensor:
     return moved.round().to(torch.uint8)
 
 
-def training_transform(augmentation: Augmentation, preprocessing: Preprocessing) -> Transform:
+@dataclass(frozen=True)
+class TrainingTransform:
     """none: the evaluation view. affine: `affine` on it. photo: the paper's random crops, flips and erased boxes."""
-    if augmentation == "none":
-        return lambda images, _: evaluation_view(images, preprocessing)
-    if augmentation == "affine":
-        return lambda images, generator: affine(evaluation_view(images, preprocessing), generator)
-    size = preprocessing.size
-    photo = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.RandomErasing()])
 
-    def photos(images: Sequence[Pixels], generator: torch.Generator) -> Tensor:
+    augmentation: Augmentation
+    preprocessing: Preprocessing
+
+    def __call__(self, images: Sequence[Pixels], generator: torch.Generator) -> Tensor:
+        if self.augmentation == "photo":
+            return self._photos(images, generator)
+        views = evaluation_view(images, self.preprocessing)
+        return views if self.augmentation == "none" else affine(views, generator)
+
+    def _photos(self, images: Sequence[Pixels], generator: torch.Generator) -> Tensor:
+        size = self.preprocessing.size
+        photo = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.RandomErasing()])
         # torchvision draws from the global generator: seed it for this batch and leave it as it was.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             return torch.stack([photo(torch.from_numpy(np.array(image)).permute(2, 0, 1)) for image in images])
-
-    return photos

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
 from sic.data.pixels import PixelSource
-from sic.data.transforms import Transform, evaluation_view
+from sic.data.transforms import TrainingTransform, evaluation_view
 
 
 def support_candidates(samples: Sequence[Sample]) -> dict[int, list[int]]:
@@ -55,7 +55,7 @@ class TrainingBatches(Dataset[Batch]):
         targets: Tensor,
         candidates: dict[int, list[int]],
         preprocessing: Preprocessing,
-        transform: Transform,
+        transform: TrainingTransform,
         batch_size: int,
         supports_per_class: int,
         seed: int,

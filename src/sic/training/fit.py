@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from sic import directory
 from sic.data.dataset import ImageData, Skipped
-from sic.data.transforms import training_transform
+from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
 from sic.methods import SIC
@@ -178,7 +178,7 @@ def _optimise(
         train_targets,
         material.candidates,
         preprocessing,
-        training_transform(settings.augmentation, preprocessing),
+        TrainingTransform(settings.augmentation, preprocessing),
         settings.batch_size,
         settings.supports_per_class,
         settings.seed,
