@@ -181,8 +181,9 @@ def test_other_numbers_of_supports(bird_folders: Path, tmp_path: Path, supports:
 def test_start_from_another_model(bird_folders: Path, tmp_path: Path) -> None:
     data = sic.data.open(bird_folders)
     fit(data, small(data, epochs=2), tmp_path / "first")
-    settings = small(data, epochs=1, weights=str(tmp_path / "first"), lr=0.0)
-    assert settings.recipe == "paper"
+    settings = choose(data, {"epochs": 1, "weights": str(tmp_path / "first"), "lr": 0.0})[0]
+    assert (settings.recipe, settings.backbone, settings.preprocessing.size) == ("paper", "resnet_tiny", 40)
+    assert settings.temperature == sic.load(tmp_path / "first").config.temperature
     fit(data, settings, tmp_path / "second")
     first, second = (sic.load(tmp_path / name).classifier.encoder for name in ("first", "second"))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))

@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from sic.data.dataset import ImageData, Sample
 from sic.data.images import Preprocessing
+from sic.directory import Config, SavedModel, build, save
 from sic.errors import SicError
+from sic.supports import Support
 from sic.training.settings import RECIPES, Settings, choose, from_json, loader_workers, typical_size
 
 
@@ -20,6 +23,15 @@ def data(
     Image.new("L", size).save(path)
     samples = [Sample(f"{c}/{i}.png", path, (c,)) for c in range(classes) for i in range(per_class)]
     return ImageData("d", folder, layout, tuple(map(str, range(classes))), {"train": samples})
+
+
+def start(folder: Path) -> str:
+    """A model directory to start from."""
+    config = Config("resnet_tiny", ["a", "b"], "single", Preprocessing(24, 24, "squash"), 1, 2.5, latent=8)
+    classifier = build(config, 2)
+    classifier.set_supports(torch.zeros(2, 8), torch.tensor([0, 1]))
+    save(SavedModel(classifier, config, [Support(0, "a", None), Support(1, "b", None)]), folder / "start")
+    return str(folder / "start")
 
 
 def chosen(data: ImageData, gpu: bool = False, **said: Any) -> Settings:
@@ -57,7 +69,7 @@ def test_said_values_win(tmp_path: Path) -> None:
     said: dict[str, Any] = {
         "size": 48, "fit": "squash", "backbone": "resnet_tiny", "epochs": 3, "lr": 0.5, "temperature": 7.0,
         "batch_size": 5, "recipe": "paper", "augmentation": "affine", "supports_per_class": 1, "latent": 16, "b": 1.5,
-        "seed": 9, "validation": 0.3, "weights": "w.safetensors", "keep_support_images": False,
+        "seed": 9, "validation": 0.3, "weights": start(tmp_path), "keep_support_images": False,
     }  # fmt: skip
     before = dict(said)
     settings = choose(data(tmp_path), said)[0]
@@ -76,16 +88,25 @@ def test_none_means_not_said(tmp_path: Path) -> None:
 
 def test_the_recipe_depends_on_the_weights(tmp_path: Path) -> None:
     found = data(tmp_path)
-    scratch, paper = chosen(found), chosen(found, weights="imagenet")
+    scratch, paper = chosen(found), chosen(found, weights=start(tmp_path), temperature=30.0)
     for settings, name in ((scratch, "scratch"), (paper, "paper")):
         recipe = RECIPES[name]  # type: ignore[index]
         assert settings.recipe == name
         assert (settings.lr, settings.temperature) == (recipe.lr, recipe.temperature)
         assert (settings.guided, settings.clip) == (recipe.guided, recipe.clip)
-        assert settings.augmentation == recipe.photo_augmentation
+        assert settings.augmentation == recipe.augmentation
     assert scratch.guided and not paper.guided
-    assert (paper.lr, paper.temperature) == (1e-3, 30)
-    assert chosen(found, weights="imagenet", recipe="scratch").recipe == "scratch"
+    assert (paper.lr, paper.temperature) == (1e-4, 30)
+    assert chosen(found, weights=start(tmp_path), recipe="scratch").recipe == "scratch"
+
+
+def test_what_the_weights_need_is_taken_from_them(tmp_path: Path) -> None:
+    settings = chosen(data(tmp_path), weights=start(tmp_path))
+    assert (settings.backbone, settings.latent, settings.temperature) == ("resnet_tiny", 8, 2.5)
+    assert settings.preprocessing == Preprocessing(24, 24, "squash")
+    assert chosen(data(tmp_path), weights=start(tmp_path), size=32).preprocessing.size == 32
+    with pytest.raises(SicError, match="not a model directory"):
+        chosen(data(tmp_path), weights=str(tmp_path / "nowhere"))
 
 
 def test_rendered_birds_are_seen_whole(tmp_path: Path) -> None:
@@ -120,7 +141,7 @@ def test_notes_say_what_was_chosen_and_not_what_was_said(tmp_path: Path) -> None
 def test_warnings_appear_when_they_should(tmp_path: Path) -> None:
     found = data(tmp_path)
     assert "collapses" in notes(found, recipe="paper")
-    assert "collapses" not in notes(found, recipe="paper", weights="imagenet")
+    assert "collapses" not in notes(found, recipe="paper", weights=start(tmp_path))
     assert "collapses" not in notes(found)
 
 
@@ -149,3 +170,10 @@ def test_a_misspelt_setting_is_an_error(tmp_path: Path) -> None:
 
 def test_workers_are_between_one_and_eight() -> None:
     assert 1 <= loader_workers() <= 8
+
+
+def test_the_papers_recipe_looks_at_the_central_224_of_256(tmp_path: Path) -> None:
+    photos, birds = data(tmp_path, (300, 300)), data(tmp_path, (300, 300), layout="FunnyBirds")
+    assert chosen(photos, gpu=True, recipe="paper").preprocessing == Preprocessing(224, 256, "crop")
+    assert chosen(birds, gpu=True, recipe="paper").preprocessing == Preprocessing(224, 224, "squash")
+    assert chosen(birds, gpu=True, recipe="paper").lr == 1e-3

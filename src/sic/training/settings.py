@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -10,6 +11,7 @@ from PIL import Image
 from sic.data.dataset import ImageData
 from sic.data.images import Preprocessing
 from sic.data.transforms import Augmentation
+from sic.directory import read_config
 from sic.errors import SicError
 
 RecipeName = Literal["scratch", "paper"]
@@ -24,16 +26,19 @@ class Recipe:
     batch_size: int
     guided: bool
     clip: float | None
-    photo_augmentation: Augmentation
-    """What photographs get; rendered birds get none under the paper's recipe, as in the paper."""
+    augmentation: Augmentation
 
 
 RECIPES: dict[RecipeName, Recipe] = {
-    # The paper's own: binary cross-entropy alone. It needs pretrained weights (FunnyBirds settings of its appendix).
-    "paper": Recipe(1e-3, 30.0, 32, guided=False, clip=None, photo_augmentation="photo"),
+    # The paper's own: binary cross-entropy alone, the settings of its ResNet50 on VOC. It needs pretrained weights.
+    "paper": Recipe(1e-4, 30.0, 32, guided=False, clip=None, augmentation="photo"),
     # Ours, for networks that start from nothing; see results/scratch.
-    "scratch": Recipe(3e-3, 1.0, 64, guided=True, clip=1.0, photo_augmentation="affine"),
+    "scratch": Recipe(3e-3, 1.0, 64, guided=True, clip=1.0, augmentation="affine"),
 }
+
+
+PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
+"""What the paper does differently on FunnyBirds."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,13 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     number = len(data.splits["train"])
     side = typical_size(data)
     notes = []
+    if "weights" in said:
+        start, _ = read_config(Path(said["weights"]))
+        inherited = {name: getattr(start, name) for name in ("backbone", "latent", "b", "temperature")}
+        said = {**inherited, "size": start.preprocessing.size, "fit": start.preprocessing.fit, **said}
+        notes.append(
+            f"{said['backbone']} at {said['size']} px with T = {said['temperature']:g}, as in {said['weights']}"
+        )
 
     size = said.pop("size", None)
     if size is None:
@@ -113,18 +125,19 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         # About 1,500 steps teach a small network; more data needs fewer passes.
         epochs = min(100, max(20, round(1500 * batch / number)))
         notes.append(f"{epochs} epochs of {number} training images")
-    augmentation = said.get("augmentation")
-    if augmentation is None:
-        augmentation = "none" if rendered and recipe_name == "paper" else recipe.photo_augmentation
+    if rendered and recipe_name == "paper":
+        said = {**PAPER_ON_BIRDS, **said}
+    # The paper looks at the central 224 of 256 px of a photograph, and at whole rendered birds.
+    resize = round(size * 256 / 224) if recipe_name == "paper" and fit == "crop" else size
     settings = Settings(
         backbone=backbone,
-        preprocessing=Preprocessing(size, size, fit),
+        preprocessing=Preprocessing(size, resize, fit),
         epochs=epochs,
         lr=recipe.lr,
         temperature=recipe.temperature,
         batch_size=batch,
         recipe=recipe_name,
-        augmentation=augmentation,
+        augmentation=recipe.augmentation,
     )
     settings = replace(settings, **said)
     notes.append(
