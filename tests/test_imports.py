@@ -22,7 +22,7 @@ USES: dict[str, set[str]] = {
     "explain": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
     "evaluate": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
 }
-USES["model"] = {*USES, "training", "explain"} - {"evaluate"}
+USES["model"] = set(USES)
 USES["cli"] = {*USES, "model"}
 TOP = {"__init__", "__main__"}
 """The package's front doors: the lazy names of `sic` and `python -m sic`."""

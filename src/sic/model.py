@@ -3,19 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from sic import directory
+from sic.data.dataset import ImageData
 from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.directory import Config, SavedModel
 from sic.errors import SicError
+from sic.evaluate.accuracy import accuracy_figures
+from sic.evaluate.outputs import logits, readable
 from sic.explain import Explanation, explain_classes
 from sic.methods import SIC
 from sic.supports import Support
+
+if TYPE_CHECKING:
+    from sic.training import Reporter
 
 ImageInput = str | Path | Image.Image | Tensor
 
@@ -62,6 +68,8 @@ class Model:
     def tensor(self, image: ImageInput) -> Tensor:
         """The model's view of an image: 3×S×S. A tensor must be that already (3×H×W, RGB in [0, 1])."""
         if isinstance(image, Tensor):
+            if image.dim() != 3 or len(image) != 3 or not image.is_floating_point():
+                raise SicError(f"A tensor must be 3×H×W, RGB in [0, 1], not {image.dtype} of {tuple(image.shape)}.")
             return image.to(self.device, self.classifier.support_vectors.dtype)
         if not isinstance(image, Image.Image):
             try:
@@ -79,8 +87,8 @@ class Model:
     def predict_many(self, images: Sequence[ImageInput]) -> list[Prediction]:
         """Classify several images in one pass."""
         evidence = self.classifier.evidence(self.classifier.encoder(torch.stack([self.tensor(i) for i in images])))
-        logits = self.classifier.logits(evidence)
-        return [self._prediction(e, p) for e, p in zip(evidence, logits.sigmoid(), strict=True)]
+        probabilities = self.classifier.logits(evidence).sigmoid()
+        return [self._prediction(e, p) for e, p in zip(evidence, probabilities, strict=True)]
 
     def _prediction(self, evidence: Tensor, probabilities: Tensor) -> Prediction:
         found = (probabilities >= 0.5).nonzero()[:, 0].tolist()
@@ -136,12 +144,51 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
     return Model(directory.load(Path(folder), device))
 
 
-def fit(data: str | Path, out: str | Path = "runs/model", **said: Any) -> Model:
-    """Train on a folder of images and load the result; `said`: settings as in `sic train` (epochs, backbone, …)."""
+def fit(
+    data: str | Path,
+    out: str | Path = "runs/model",
+    *,
+    resume: bool = False,
+    workers: int | None = None,
+    reporter: "Reporter | None" = None,
+    **said: Any,
+) -> Model:
+    """Train on a folder of images, measure the result and load it.
+
+    `said`: settings as in `sic train` (epochs, backbone, size, …); what is not said is chosen. `resume` continues an
+    interrupted run with its own settings.
+    """
     from sic import training  # brings in Lightning, which predicting does not need
     from sic.data import open as open_data
 
-    opened = open_data(data)
-    settings, _ = training.choose(opened, said)
-    training.fit(opened, settings, Path(out))
-    return load(out)
+    reporter = reporter or training.Silent()
+    folder = Path(out)
+    opened = open_data(data, lambda done, total: reporter.advance("drawing birds", done, total))
+    images = ", ".join(f"{len(samples)} {split}" for split, samples in opened.splits.items())
+    reporter.say(f"{opened.root}: {opened.layout}, {len(opened.classes)} classes, images: {images}.")
+    if resume:
+        settings = training.recorded_settings(folder, said)
+        reporter.say(f"Resuming {folder} with its own settings.")
+    else:
+        settings, notes = training.choose(opened, said)
+        reporter.say("Chosen: " + "; ".join(notes) + ".")
+    training.fit(opened, settings, folder, resume=resume, workers=workers, reporter=reporter)
+    model = load(folder)
+    model.config.figures = _figures(model, opened, set(directory.read_run(folder)["validation"]), reporter)
+    model.save(folder)
+    return model
+
+
+def _figures(model: Model, data: ImageData, validation: set[str], reporter: "Reporter") -> dict[str, Any]:
+    """How good the model is on the images held out from training, and on the test images where there are any."""
+    held_out = [s for split in ("train", "val") for s in data.splits.get(split, []) if s.id in validation]
+    figures: dict[str, Any] = {}
+    for split, samples in (("validation", held_out), ("test", data.splits.get("test", []))):
+        samples, bad = readable(samples)
+        for sample, reason in bad:
+            reporter.warn(f"Left {sample.id} out of the {split} figures: {reason}.")
+        if samples:
+            outputs = logits(model.classifier, [s.path for s in samples], model.config.preprocessing)
+            figures[split] = accuracy_figures(outputs, samples, data.task)
+    figures["validation"]["note"] = "the best epoch was chosen on these images"
+    return figures

@@ -1,8 +1,8 @@
 """Commands from the outside: keys that scripts rely on, and one sentence for every mistake."""
 
 import json
+import resource
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,16 @@ from tests.cli.conftest import Sic
 
 
 def test_help_answers_at_once(sic: Sic) -> None:
+    def processor_seconds() -> float:
+        """Of our child processes: other tests on the same cores do not count."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
     times = []
     for _ in range(3):
-        start = time.monotonic()
+        start = processor_seconds()
         assert "train" in sic("--help").stdout
-        times.append(time.monotonic() - start)
+        times.append(processor_seconds() - start)
     assert min(times) < 0.7
 
 

@@ -72,10 +72,11 @@ def test_built_in_birds_are_drawn_once(calls: list[Path], tmp_path: Path) -> Non
     assert calls == [first.root] and second == first
 
 
-def test_a_folder_called_birds_comes_first(calls: list[Path]) -> None:
+def test_a_folder_called_birds_is_opened_as_a_path(calls: list[Path]) -> None:
     class_folders(Path("birds"))
-    assert sic.data.open("birds").classes == ("a", "b")
-    assert calls == []
+    assert sic.data.open("birds").classes == ("bird 0", "bird 1")
+    assert sic.data.open("./birds").classes == sic.data.open(Path("birds")).classes == ("a", "b")
+    assert len(calls) == 1
 
 
 def test_the_drawing_reports_its_progress(calls: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,16 @@
 """`sic train`: from a folder of images to a model directory."""
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
-from sic.errors import SicError
 
 
 def train(
-    data: Annotated[str, typer.Argument(help="A folder of class folders (or train/val/test of them), or `birds`.")],
+    data: Annotated[str, typer.Argument(help="A folder with one folder of images per class, or `birds` (built in).")],
     out: Annotated[Path, typer.Option(help="Where the model directory goes.")] = Path("runs/model"),
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training images.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Feature extractor.")] = None,
@@ -62,69 +62,28 @@ def train(
         summarise(result)
 
 
-CHOICES = {"fit": ("crop", "squash"), "recipe": ("scratch", "paper"), "augmentation": ("none", "affine", "photo")}
-
-
 def run(
-    where: str, out: Path, said: dict[str, Any], resume: bool, talker: Talker, workers: int | None = None
+    data: str, out: Path, said: dict[str, Any], resume: bool, talker: Talker, workers: int | None = None
 ) -> dict[str, Any]:
-    """Train, measure on the test images where there are any, and say what came out."""
-    for name, allowed in CHOICES.items():
-        if said.get(name) not in (None, *allowed):
-            raise SicError(f"--{name} must be one of {', '.join(allowed)}, not {said[name]!r}.")
+    """Train and say what came out."""
     talker.say("Loading …")
-    import sic.data
-    from sic import training
     from sic.directory import read_run
-    from sic.evaluate.accuracy import accuracy_figures
-    from sic.evaluate.outputs import logits, readable
-    from sic.model import load
+    from sic.model import fit
 
-    data = sic.data.open(where, talker.progress("drawing birds"))
-    images = ", ".join(f"{len(samples)} {split}" for split, samples in data.splits.items())
-    talker.say(f"{data.root}: {data.layout}, {len(data.classes)} classes, images: {images}.")
-    if resume:
-        settings = training.recorded_settings(out)
-        changed = [name for name, value in said.items() if value is not None and _recorded(settings, name) != value]
-        if changed:
-            flag = "--" + changed[0].replace("_", "-")
-            raise SicError(f"{flag} differs from what {out} was started with; leave it out to resume.")
-        talker.say(f"Resuming {out} with its own settings.")
-    else:
-        settings, notes = training.choose(data, said)
-        talker.say("Chosen: " + "; ".join(notes) + ".")
-    result = training.fit(data, settings, out, resume=resume, workers=workers, reporter=talker)
-    model = load(out)
-    record = read_run(out)
-    kept = set(record["validation"])
-    held_out = [s for split in ("train", "val") for s in data.splits.get(split, []) if s.id in kept]
-    figures: dict[str, Any] = {}
-    for split, samples in (("validation", held_out), ("test", data.splits.get("test", []))):
-        samples, bad = readable(samples)
-        for sample, reason in bad:
-            talker.warn(f"Left {sample.id} out of the {split} figures: {reason}.")
-        if samples:
-            outputs = logits(model.classifier, [s.path for s in samples], model.config.preprocessing)
-            figures[split] = accuracy_figures(outputs, samples, data.task)
-    figures["validation"]["note"] = "the best epoch was chosen on these images"
-    model.config.figures = figures
-    model.save(out)
+    started = time.monotonic()
+    model = fit(data, out, resume=resume, workers=workers, reporter=talker, **said)
+    record, figures = read_run(out), model.config.figures
     measured = "test" if "test" in figures else "validation"
-    score = "map" if data.task == "multi" else "accuracy"
+    score = "map" if model.config.task == "multi" else "accuracy"
     return {
         "model": str(out),
         score: figures[measured][score],
         "measured_on": measured,
         "figures": figures,
-        "seconds": round(result.seconds, 1),
-        "skipped": [{"file": entry.file, "reason": entry.reason} for entry in result.skipped],
+        "seconds": round(time.monotonic() - started, 1),
+        "skipped": record["skipped"],
         "settings": record["settings"],
     }
-
-
-def _recorded(settings: Any, name: str) -> Any:
-    owner = settings.preprocessing if name in ("size", "fit") else settings
-    return getattr(owner, name)
 
 
 def summarise(result: dict[str, Any]) -> None:

@@ -15,9 +15,12 @@ BUILT_IN = "birds"
 
 
 def open(where: str | Path, progress: Progress | None = None) -> ImageData:
-    """Class folders, train/val/test folders of them, the FunnyBirds layout, or the built-in `birds`."""
+    """Class folders, train/val/test folders of them, the FunnyBirds layout, or the built-in `birds`.
+
+    A folder of that name is opened as `./birds`, or as a `Path`.
+    """
     root = Path(where)
-    if str(where) == BUILT_IN and not root.exists():
+    if where == BUILT_IN:
         return replace(open_funnybirds(built_in_birds(progress)), name=BUILT_IN)
     if not root.exists():
         raise SicError(f"{root} does not exist; give a folder of class folders, or {BUILT_IN} for the built-in data.")

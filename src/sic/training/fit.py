@@ -2,9 +2,8 @@
 
 import json
 import logging
-import time
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from sic import directory
-from sic.data.dataset import ImageData, Skipped
+from sic.data.dataset import ImageData
 from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
@@ -28,15 +27,6 @@ from sic.training.settings import Settings, from_json, loader_workers
 HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
 
 
-@dataclass
-class FitResult:
-    """Where the model is, what was left out of the data, and how long it took."""
-
-    folder: Path
-    skipped: list[Skipped]
-    seconds: float
-
-
 def fit(
     data: ImageData,
     settings: Settings,
@@ -45,11 +35,10 @@ def fit(
     resume: bool = False,
     workers: int | None = None,
     reporter: Reporter | None = None,
-) -> FitResult:
+) -> None:
     """Train on `data` and write the model directory `folder`; `resume` continues after the last finished epoch."""
     reporter = reporter or Silent()
     workers = loader_workers() if workers is None else workers
-    started = time.monotonic()
     if not resume and (folder / RUN).is_file():
         raise SicError(f"{folder} already holds a run; continue it with --resume, or choose another --out.")
     _set_up_libraries(settings.seed)
@@ -79,7 +68,6 @@ def fit(
         training=asdict(settings) | {"best_epoch": best["epoch"] + 1},
     )
     directory.save(SavedModel(module.classifier.eval().cpu(), config, supports), folder)
-    return FitResult(folder, material.skipped, time.monotonic() - started)
 
 
 def _set_up_libraries(seed: int) -> None:
@@ -134,9 +122,17 @@ def _record(data: ImageData, settings: Settings, material: Material, folder: Pat
         write_atomically(folder / RUN, lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def recorded_settings(folder: Path) -> Settings:
-    """The settings that a run was started with."""
-    return from_json(read_run(folder)["settings"])
+def recorded_settings(folder: Path, said: dict[str, Any]) -> Settings:
+    """The settings that a run was started with; whoever says others now would not get what they ask for."""
+    settings = from_json(read_run(folder)["settings"])
+    known = {**asdict(settings), **asdict(settings.preprocessing)}
+    for name, value in said.items():
+        if value is not None and known.get(name) != value:
+            flag = {"supports_per_class": "supports", "keep_support_images": "support-images"}.get(name, name)
+            raise SicError(
+                f"--{flag.replace('_', '-')} differs from what {folder} was started with; leave it out to resume."
+            )
+    return settings
 
 
 def _module(data: ImageData, settings: Settings, material: Material) -> SICTraining:

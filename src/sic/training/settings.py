@@ -37,6 +37,7 @@ RECIPES: dict[RecipeName, Recipe] = {
 }
 
 
+CHOICES = {"fit": ("crop", "squash"), "recipe": ("scratch", "paper"), "augmentation": ("none", "affine", "photo")}
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """What the paper does differently on FunnyBirds."""
 
@@ -92,6 +93,9 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     unknown = set(said) - {*Settings.__dataclass_fields__, "size", "fit"}
     if unknown:
         raise SicError(f"There is no setting called {sorted(unknown)[0]!r}.")
+    for name, allowed in CHOICES.items():
+        if said.get(name, allowed[0]) not in allowed:
+            raise SicError(f"--{name} must be one of {', '.join(allowed)}, not {said[name]!r}.")
     recipe_name: RecipeName = said.get("recipe") or ("paper" if said.get("weights") else "scratch")
     recipe = RECIPES[recipe_name]
     number = len(data.splits["train"])
