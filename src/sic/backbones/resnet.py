@@ -77,13 +77,13 @@ class Block(nn.Module):
 class SmallResNet(Backbone):
     """A stem (stride 2), then one stage of blocks per entry of `widths`, each but the first at half the resolution.
 
-    Every pixel is covered equally often (an even kernel in the stem, pooling instead of strides in the stages): odd
-    kernels with stride 2 draw a grid over contribution maps.
+    Every pixel is covered equally often, and by several windows (a wide even kernel in the stem, pooling instead of
+    strides in the stages): odd or narrow kernels with stride 2 draw a grid over contribution maps.
     """
 
     def __init__(self, widths: Sequence[int], depth: int, b: float) -> None:
         super().__init__()
-        layers: list[nn.Module] = [BcosConv2d(6, widths[0], 4, 2, 1, b=b), BatchNormUncentred2d(widths[0])]
+        layers: list[nn.Module] = [BcosConv2d(6, widths[0], 6, 2, 2, b=b), BatchNormUncentred2d(widths[0])]
         channels = widths[0]
         for stage, width in enumerate(widths):
             if stage > 0:
