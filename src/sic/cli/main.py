@@ -42,6 +42,9 @@ def _options(
 
 def main() -> None:
     """Run a command; an error is one sentence on standard error and a non-zero exit code."""
+    # Before torch is loaded. Its threads otherwise spin while they wait for each other, and as soon as anything else
+    # runs on the same cores (our own loader does), training is several times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except SicError as error:
