@@ -71,6 +71,10 @@ class Model:
             if image.dim() != 3 or len(image) != 3 or not image.is_floating_point():
                 raise SicError(f"A tensor must be 3×H×W, RGB in [0, 1], not {image.dtype} of {tuple(image.shape)}.")
             return image.to(self.device, self.classifier.support_vectors.dtype)
+        if not isinstance(image, str | Path | Image.Image):
+            raise SicError(
+                f"Give a file, a Pillow image or a tensor, not {type(image).__name__} (predict_many takes lists)."
+            )
         if not isinstance(image, Image.Image):
             try:
                 image = read_image(Path(image))
@@ -164,6 +168,8 @@ def fit(
     reporter = reporter or training.Silent()
     folder = Path(out)
     opened = open_data(data, lambda done, total: reporter.advance("drawing birds", done, total))
+    if opened.root.resolve() in (folder.resolve(), *folder.resolve().parents):
+        raise SicError(f"--out {folder} lies inside the images in {opened.root}; put the model somewhere else.")
     images = ", ".join(f"{len(samples)} {split}" for split, samples in opened.splits.items())
     reporter.say(f"{opened.root}: {opened.layout}, {len(opened.classes)} classes, images: {images}.")
     if resume:

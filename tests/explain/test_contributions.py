@@ -133,10 +133,10 @@ def test_a_neuron_of_a_convolution(resnet: SIC, layer: str) -> None:
 
 
 def test_a_neuron_sees_its_receptive_field_only(resnet: SIC) -> None:
-    """The stem has 4×4 kernels with stride 2 and padding 1."""
+    """The stem has 6×6 kernels with stride 2 and padding 2."""
     explained = neuron_contributions(resnet, photos(1), "encoder.backbone.layers.0", 5, position=(3, 7))
     seen = torch.zeros(SIZE, SIZE, dtype=torch.bool)
-    seen[5:9, 13:17] = True
+    seen[4:10, 12:18] = True
     assert (explained.maps[0, 0][~seen] == 0).all()
     assert (explained.maps[0, 0][seen] != 0).all()
 

@@ -60,7 +60,7 @@ def test_the_size_follows_the_images_and_the_machine(
 ) -> None:
     found = data(tmp_path, (side, side + 30))
     settings = chosen(found, gpu)
-    assert settings.preprocessing == Preprocessing(size, size, "crop") and settings.backbone == backbone
+    assert settings.preprocessing == Preprocessing(size, size, "squash") and settings.backbone == backbone
     assert f"image size {size} px (images are about {side} px" in notes(found, gpu)
     assert ("a CPU manages 96" in notes(found, gpu)) == (side > 96 and not gpu)
 

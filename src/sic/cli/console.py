@@ -1,6 +1,7 @@
 """How commands talk: people read standard error, results go to standard output."""
 
 import json
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-OUT = RichConsole(highlight=False, soft_wrap=True)
+OUT = RichConsole(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 ERR = RichConsole(stderr=True, highlight=False, soft_wrap=True)
 
 

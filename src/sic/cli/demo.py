@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,9 @@ import typer
 
 from sic.cli.console import OUT, Talker, print_json
 from sic.errors import SicError
+
+MARK = "demo.json"
+"""What the demo said; also the sign that a folder is a demo's and may be replaced by the next."""
 
 
 def demo(
@@ -23,21 +27,25 @@ def demo(
     from sic.cli import train
 
     if out.exists() and any(out.iterdir()):
-        if not (out / "run.json").is_file():
-            raise SicError(f"{out} holds something that is not a sic run; choose another --out.")
+        if not (out / MARK).is_file():
+            raise SicError(f"{out} holds something that is not an earlier demo; choose another --out.")
         shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).write_text("{}")
     with Talker() as talker:
         result = train.run("birds", out, {"epochs": epochs, "seed": seed}, False, talker)
         result |= _look_at_test_images(out, talker)
+    (out / MARK).write_text(dumps(result, indent=1))
     if json:
         print_json(result)
         return
     train.summarise(result)
     removal = result["part_removal"]
     OUT.print(
-        f"Removing the part that contributes most lowers the score in {removal['lowered']:.0%} of the test images "
-        f"(a random part: {removal['random_lowered']:.0%}).\n\nOpen {result['figures_drawn'][0]} to see why the model "
-        "answered what it answered.",
+        f"Removing the part that contributes most lowers the score in {removal['lowered']:.0%} of the test images, by "
+        f"{removal['mean_drop']:.1f} on average (a random part: {removal['random_lowered']:.0%}, by "
+        f"{removal['random_mean_drop']:.1f}).\n\n"
+        f"Open {result['figures_drawn'][0]} to see why the model answered what it answered.",
         markup=False,
     )
 

@@ -31,6 +31,8 @@ def explain(
         raise SicError(f"--out {out} must end in .png, .pdf or .svg.")
     if folder and out.suffix:
         raise SicError(f"--out must name a folder when there are {len(files)} images, not {out}.")
+    if out.resolve() in {file.resolve() for file in files}:
+        raise SicError(f"--out {out} is the image itself; choose another name for the figure.")
     (out if folder else out.parent).mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []
     failed = False

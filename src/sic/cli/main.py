@@ -1,6 +1,7 @@
 """`sic`: the commands, and what happens to errors."""
 
 import errno
+import io
 import os
 import sys
 
@@ -45,6 +46,9 @@ def main() -> None:
     # Before torch is loaded. Its threads otherwise spin while they wait for each other, and as soon as anything else
     # runs on the same cores (our own loader does), training is several times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter shows a question mark
     try:
         app()
     except SicError as error:
@@ -59,6 +63,8 @@ def main() -> None:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             _fail("The disk is full; free some space and run the command again (training: with --resume).")
+        if error.filename is not None:
+            _fail(f"{error.filename}: {error.strerror}; choose another place or change its permissions.")
         _unexpected(error)
     except Exception as error:
         _unexpected(error)

@@ -19,6 +19,7 @@ def predict(
 
     from sic.cli.files import image_files
     from sic.data.images import UnreadableImage, read_image
+    from sic.explain.prose import percent
     from sic.model import load
 
     loaded = load(model)
@@ -39,7 +40,9 @@ def predict(
     if json:
         print_json({"model": str(model), "images": results})
     else:
-        table = Table("image", "answer", "probability", "most similar training image", "evidence")
+        table = Table()
+        for column in ("image", "answer", "probability", "most similar training image", "evidence"):
+            table.add_column(column, overflow="fold")
         for result in results:
             if "error" in result:
                 table.add_row(result["image"], result["error"], "", "", "")
@@ -47,11 +50,11 @@ def predict(
             best = max(result["probabilities"].items(), key=lambda item: item[1])
             answer = ", ".join(result["labels"]) if result["similar_case"] else f"no similar case (nearest: {best[0]})"
             shown = [result["probabilities"][name] for name in result["labels"]] or [best[1]]
-            top = result["evidence"][0]
+            top = next(e for e in result["evidence"] if e["label"] == (result["labels"] or [best[0]])[0])
             table.add_row(
                 result["image"],
                 answer,
-                ", ".join(f"{p:.1%}" for p in shown),
+                ", ".join(map(percent, shown)),
                 f"{top['source']} ({top['label']})",
                 f"{top['value']:.2f}",
             )

@@ -88,11 +88,17 @@ def run(
 
 def summarise(result: dict[str, Any]) -> None:
     score = "map" if "map" in result else "accuracy"
-    figures = result["figures"][result["measured_on"]]
+    measured = result["measured_on"]
+    figures = result["figures"][measured]
     name = "Mean average precision" if score == "map" else "Accuracy"
+    chosen = " (on which the best epoch was chosen)" if measured == "validation" else ""
+    answered = figures["similar_case"]
     OUT.print(
-        f"{name} {result[score]:.1%} on {figures['images']} {result['measured_on']} images, "
-        f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped.\nModel: {result['model']}",
+        f"{name} {result[score]:.1%} on {figures['images']} {measured} images{chosen}; "
+        f"{answered:.0%} of them resemble a case, the others get the nearest class marked as no similar case.\n"
+        f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
         markup=False,
     )
+    if answered < 0.5:
+        OUT.print("! Most images resemble no case yet: train for more --epochs or with more images.", markup=False)
     OUT.print(f"Next: sic explain {result['model']} IMAGE --out why.png", markup=False)

@@ -56,6 +56,8 @@ def verify(
                 worst, allowed = f"{axiom.worst:.1e}", f"{axiom.limit:.0e}" if axiom.limit else "0"
             table.add_row(axiom.name, axiom.statement, worst, allowed, str(axiom.checks), verdict)
         OUT.print(table)
+        verdict = "All six axioms hold" if result["passed"] else "At least one axiom does not hold"
+        OUT.print(f"{verdict} for {model} on these {len(files)} images.", markup=False)
     if not result["passed"]:
         raise typer.Exit(1)
 
@@ -78,6 +80,8 @@ def _images(model: Path, data: str | None, card: dict[str, Any], talker: Talker)
         opened = sic.data.open(data, talker.progress("drawing birds"))
     except SicError:
         return data, image_files([Path(data)])
+    if opened.layout == "class folders":
+        return opened.name, image_files([opened.root])
     split = next(name for name in ("test", "val", "train") if opened.splits.get(name))
     return f"{split} images of {opened.name}", [sample.path for sample in opened.splits[split]]
 

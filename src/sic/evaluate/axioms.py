@@ -1,6 +1,7 @@
 """The six axioms that the paper proves, measured on a trained model and real images."""
 
 import copy
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -208,6 +209,7 @@ def implementation_invariance(classifier: SIC, reloaded: SIC, images: Tensor, co
         .maps,
     }
     if compiled:
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns where there is no GPU
         twin = copy.deepcopy(classifier)
         twin.encoder.backbone.compile(backend=_compiler())
         others[f"compiled ({_compiler()})"] = twin.explain(images, targets).maps

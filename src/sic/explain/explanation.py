@@ -101,6 +101,7 @@ def explain_classes(
                     picture,
                 )
             )
+        cases.sort(key=lambda case: -case.evidence)
         value = logits.value[0, position]
         contributions = Contributions(
             logits.maps[0, position], logits.weights[0, position], value, logits.constant[0, position]

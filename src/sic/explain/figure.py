@@ -15,6 +15,12 @@ from sic.explain.prose import answer, percent
 
 BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
 PANEL, TOP = 2.0, 0.55  # inches
+FULL_STRENGTH = 0.5
+"""Sum of contributions from which on a picture is drawn in full colour."""
+LEGEND = (
+    "Red raises the score, blue lowers it. Colour pictures show the colours that the model looks for, "
+    "strong where they counted. All pictures are as the model sees them."
+)
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
@@ -24,8 +30,8 @@ def draw(explanation: Explanation, path: Path) -> None:
     rows = len(explanation.classes)
     width = columns * (PANEL + 0.2) + 0.6
     text = textwrap.fill(explanation.text, int(12.5 * width))
-    words = 0.19 * (text.count("\n") + 1) + 0.3
-    height = rows * 2 * (PANEL + 0.28) + TOP + words
+    words = 0.19 * (text.count("\n") + 1) + 0.45
+    height = rows * 2 * (PANEL + 0.42) + TOP + words
     figure = Figure(figsize=(width, height), dpi=130)
     figure.suptitle(_title(explanation), y=1 - 0.28 / height, fontsize=13, weight="bold", va="center")
     grid = figure.add_gridspec(
@@ -35,7 +41,7 @@ def draw(explanation: Explanation, path: Path) -> None:
         right=0.985,
         top=1 - (TOP + 0.3) / height,
         bottom=words / height,
-        hspace=0.2,
+        hspace=0.34,
         wspace=0.09,
     )
     for number, explained in enumerate(explanation.classes):
@@ -43,7 +49,8 @@ def draw(explanation: Explanation, path: Path) -> None:
         _class_column(figure, grid, explanation, explained, top)
         for slot, case in enumerate(explained.cases):
             _case(figure.add_subplot(grid[top, 3 + slot]), figure.add_subplot(grid[bottom, 3 + slot]), case, slot)
-    figure.text(0.02, 0.12 / height, text, fontsize=9, va="bottom", color="#222222", linespacing=1.35)
+    figure.text(0.985, 0.05 / height, LEGEND, fontsize=7.5, va="bottom", ha="right", color=GREY)
+    figure.text(0.02, 0.27 / height, text, fontsize=9, va="bottom", color="#222222", linespacing=1.35)
     for text_object in figure.findobj(Text):
         text_object.set_parse_math(False)  # a dollar in a file name is a dollar
     figure.savefig(path)
@@ -52,7 +59,9 @@ def draw(explanation: Explanation, path: Path) -> None:
 def _title(explanation: Explanation) -> str:
     truth = explanation.truth
     told = "" if truth is None else ", which is right" if truth in explanation.labels else f"; the truth is {truth}"
-    return f"{explanation.title}: {answer(explanation)}{told}"
+    names = [explained.name for explained in explanation.classes]
+    shown = "" if not explanation.similar_case or names == explanation.labels else f". Shown: {' and '.join(names)}"
+    return f"{explanation.title}: {answer(explanation)}{told}{shown}"
 
 
 def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained: ClassExplanation, top: int) -> None:
@@ -76,7 +85,7 @@ def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained
 
 def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> None:
     """Waterfall from the bias over each support's evidence to the logit."""
-    labels = ["fixed bias b"] + [f"like case {chr(65 + slot)}" for slot in range(len(explained.cases))] + ["score"]
+    labels = ["start (bias b)"] + [f"like case {chr(65 + slot)}" for slot in range(len(explained.cases))] + ["score"]
     steps = [explanation.bias] + [case.evidence for case in explained.cases]
     starts = [0.0]
     for step in steps[:-1]:
@@ -138,8 +147,15 @@ def _picture(axes: Axes, pixels: object, title: str) -> None:
     axes.set_axis_off()
 
 
+def _strength(maps: Tensor) -> float:
+    """Pictures are scaled to their own content; where there is hardly any, they fade."""
+    return min(1.0, maps.sum().abs().item() / FULL_STRENGTH)
+
+
 def _weights(axes: Axes, weights: Tensor, maps: Tensor, title: str) -> None:
-    _picture(axes, over_white(rgba(weights[None], maps[None])[0]), title)
+    picture = rgba(weights[None], maps[None])[0]
+    picture[3] *= _strength(maps)
+    _picture(axes, over_white(picture), title)
     axes.set_axis_on()
     axes.set_xticks([])
     axes.set_yticks([])
@@ -151,7 +167,7 @@ def _signed(axes: Axes, image: Tensor, maps: Tensor, title: str) -> None:
     """Signed contributions over a pale grey copy of the image."""
     grey = (0.6 + 0.4 * image.mean(dim=0)).cpu().numpy()
     drawn = smoothed(maps[None])[0]
-    limit = symmetric_limit(drawn)
+    limit = symmetric_limit(drawn) / max(_strength(maps), 1e-6)
     axes.imshow(grey, cmap="gray", vmin=0, vmax=1)
     strength = (drawn.abs() / limit).clamp(0, 1).cpu().numpy()
     axes.imshow(drawn.cpu().numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, alpha=strength**0.7)

@@ -1,10 +1,15 @@
 """A plain-language reading of an explanation."""
 
+import torch
 from torch import Tensor
 
 from sic.explain.contributions import negative_share
 from sic.explain.explanation import ClassExplanation, Explanation
 
+HARDLY_ANY = 0.1
+"""Evidence below which it makes no sense to ask where it comes from."""
+GATHERED = 0.6
+"""Share of the evidence that must lie in a place for it to be named."""
 TOO_MUCH_NEGATIVE = 0.2
 """Share of negative mass in a support's own map above which the reader is warned."""
 
@@ -34,6 +39,10 @@ def read(explanation: Explanation) -> str:
     """One paragraph."""
     if explanation.similar_case:
         sentences = [f"The model answers {answer(explanation)}."]
+        others = [n for n, p in explanation.probabilities.items() if p >= 0.5 and n not in explanation.labels]
+        if others:
+            named = " and ".join(f"{name} ({percent(explanation.probabilities[name])})" for name in others)
+            sentences.append(f"Beside it, {named} would be a yes, too.")
     else:
         probability = percent(explanation.probabilities[explanation.nearest])
         sentences = [
@@ -50,7 +59,8 @@ def _checked(residual: float) -> str:
     digits = next((digits for digits in range(7, 2, -1) if residual <= 10.0**-digits), None)
     if digits is None:
         return f"Warning: pixels and bias do not add up to the score (they miss it by {residual:.2g})."
-    return f"Checked: pixels and bias add up to the score to within {10.0**-digits:.{digits}f}."
+    error = f"{10.0**-digits:.{digits}f}"
+    return f"The arithmetic (not the answer) was checked: pixels and bias add up to the score to within {error}."
 
 
 def _class_sentences(explained: ClassExplanation, bias: float) -> list[str]:
@@ -79,19 +89,32 @@ def _where(maps: Tensor) -> str:
     total = positive.sum().item()
     if total <= 0:
         return "No part of the image speaks for it."
+    if total < HARDLY_ANY:
+        return "There is hardly any evidence for it anywhere in the image."
     height, width = maps.shape
     mass = positive / total
-    rows, columns = mass.sum(1), mass.sum(0)
-    y = sum(i * m for i, m in enumerate(rows.tolist())) / max(height - 1, 1)
-    x = sum(i * m for i, m in enumerate(columns.tolist())) / max(width - 1, 1)
-    vertical = "upper " if y < 0.4 else "lower " if y > 0.6 else ""
-    horizontal = "left" if x < 0.4 else "right" if x > 0.6 else ""
-    place = (vertical + horizontal).strip() or "middle"
+    rows, columns = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
+    rows, columns = rows.to(mass), columns.to(mass)
+    vertical, here_y = _third((mass * rows).sum().item(), rows, "upper", "lower")
+    horizontal, here_x = _third((mass * columns).sum().item(), columns, "left", "right")
+    place = f"{vertical} {horizontal}".strip() or "middle"
     place = f"{place} part" if place in ("upper", "lower") else place
+    if not vertical and horizontal:
+        here_y = torch.ones_like(here_y)
+    if not horizontal and vertical:
+        here_x = torch.ones_like(here_x)
+    source = f"the {place} of the image" if mass[here_y & here_x].sum() >= GATHERED else "several places in the image"
     densest = mass.flatten().sort(descending=True).values
     share = densest[: max(1, len(densest) // 10)].sum().item()
     against = negative_share(maps).item()
-    sentence = (
-        f"Most of the evidence comes from the {place} of the image: a tenth of the pixels gives {percent(share)} of it"
-    )
+    sentence = f"Most of the evidence comes from {source}: a tenth of the pixels gives {percent(share)} of it"
     return sentence + (f", and {percent(against)} of all contributions speak against it." if against >= 0.005 else ".")
+
+
+def _third(mean: float, position: Tensor, low: str, high: str) -> tuple[str, Tensor]:
+    """The name of the side that a mean position (0 to 1) lies on, and which pixels are there; or the middle half."""
+    if mean < 0.4:
+        return low, position < 0.5
+    if mean > 0.6:
+        return high, position > 0.5
+    return "", (position >= 0.25) & (position <= 0.75)

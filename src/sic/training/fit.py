@@ -46,9 +46,9 @@ def fit(
     cache = folder / "pixels.bin"
     try:
         material = gather(data, settings, cache, workers, reporter)
-        _record(data, settings, material, folder, resume)
         _tell(data, settings, material, reporter)
         module = _module(data, settings, material)
+        _record(data, settings, material, folder, resume)
         _optimise(module, data, settings, material, folder, resume, workers, reporter)
         best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
         module.load_state_dict(best["state_dict"])
@@ -197,7 +197,7 @@ def _optimise(
         gradient_clip_val=settings.clip,
         callbacks=[
             History(folder / HISTORY, reporter),
-            ModelCheckpoint(filename="best", monitor="val_score", mode="max", **common),
+            ModelCheckpoint(filename="best", monitor="val_rank", mode="max", **common),
             # After the best one, so that it knows which that is.
             ModelCheckpoint(filename="last", **common),
         ],

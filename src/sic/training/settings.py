@@ -1,5 +1,6 @@
 """Every choice of a fit in one place: what the user said, and what sic chose where they said nothing."""
 
+import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Literal
 import torch
 from PIL import Image
 
+from sic import backbones
 from sic.data.dataset import ImageData
 from sic.data.images import Preprocessing
 from sic.data.transforms import Augmentation
@@ -96,6 +98,11 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     for name, allowed in CHOICES.items():
         if said.get(name, allowed[0]) not in allowed:
             raise SicError(f"--{name} must be one of {', '.join(allowed)}, not {said[name]!r}.")
+    for name in ("lr", "temperature"):
+        if not (math.isfinite(said.get(name, 1.0)) and said.get(name, 1.0) >= 0 and said.get("temperature", 1.0) > 0):
+            raise SicError(f"--{name} must be a positive number, not {said.get(name)}.")
+    if said.get("backbone", "resnet18") not in backbones.names():
+        raise SicError(f"There is no backbone {said['backbone']!r}; choose one of {', '.join(backbones.names())}.")
     recipe_name: RecipeName = said.get("recipe") or ("paper" if said.get("weights") else "scratch")
     recipe = RECIPES[recipe_name]
     number = len(data.splits["train"])
@@ -118,7 +125,12 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         )
         notes.append(f"image size {size} px ({why})")
     rendered = data.layout == "FunnyBirds"
-    fit: Literal["crop", "squash"] = said.pop("fit", None) or ("squash" if rendered else "crop")
+    fit: Literal["crop", "squash"] | None = said.pop("fit", None)
+    if fit is None:
+        # Nothing may be cut off that matters to a user; the paper crops photographs.
+        fit = "crop" if recipe_name == "paper" and not rendered else "squash"
+        kept = "their central square" if fit == "crop" else "whole images, pressed into a square"
+        notes.append(f"{kept} (--fit {'squash' if fit == 'crop' else 'crop'} for the other)")
     backbone = said.get("backbone")
     if backbone is None:
         backbone = "resnet_small" if size <= 128 else "resnet18"
