@@ -36,12 +36,23 @@ def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
     assert "does not exist" in sic.refuse("train", tmp_path / "nowhere", "--out", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     assert "class folder" in sic.refuse("train", tmp_path / "empty", "--out", tmp_path / "out")
-    assert "--recipe" in sic.refuse("train", tmp_path / "empty", "--recipe", "magic")
-    assert "nothing to resume" in sic.refuse("train", _two_classes(tmp_path), "--out", tmp_path / "out", "--resume")
+    two = _two_classes(tmp_path)
+    assert "--recipe" in sic.refuse("train", two, "--recipe", "magic")
+    assert "nothing to resume" in sic.refuse("train", two, "--out", tmp_path / "out", "--resume")
     assert "not a model directory" in sic.refuse("predict", tmp_path, tmp_path)
-    assert "no backbone" in sic.refuse(
-        "train", tmp_path / "two", "--out", tmp_path / "out2", "--backbone", "resnet9000", "--size", 32
-    )
+    for flags in (["--backbone", "resnet9000"], ["-T", 0], ["--lr", "nan"], ["--weights", tmp_path / "nothing"]):
+        said = sic.refuse("train", two, "--out", tmp_path / "out2", *flags)
+        assert "should not have happened" not in said
+        assert not (tmp_path / "out2").exists()  # a refused call leaves nothing in the way of the next
+    assert "inside the images" in sic.refuse("train", two, "--out", two / "model")
+    (tmp_path / "a file").touch()
+    assert "a file" in sic.refuse("train", two, "--out", tmp_path / "a file" / "model", "--epochs", 1)
+
+
+def test_the_demo_replaces_only_a_demo(sic: Sic, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    assert "not an earlier demo" in sic.refuse("demo", "--out", tmp_path)
+    assert (tmp_path / "run.json").exists()
 
 
 def _two_classes(tmp_path: Path) -> Path:
@@ -117,6 +128,7 @@ def test_explain(sic: Sic, trained: tuple[Path, Any], bird_folders: Path, tmp_pa
     assert len({entry["figure"] for entry in several["images"]}) == 2
     assert "no class" in sic.refuse("explain", out, image, "--class", "eagle", "--out", tmp_path / "x.png")
     assert "--out" in sic.refuse("explain", out, image, "--out", tmp_path / "x.doc")
+    assert "the image itself" in sic.refuse("explain", out, image, "--out", image)
 
 
 @pytest.mark.slow
