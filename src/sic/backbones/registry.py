@@ -29,8 +29,13 @@ def names() -> list[str]:
     return sorted(_builders)
 
 
-def create(name: str, b: float = 2) -> Backbone:
-    """A freshly initialised B-cos backbone."""
+def require(name: str) -> None:
+    """Refuse a name that nobody registered."""
     if name not in _builders:
         raise SicError(f"There is no backbone called {name!r}; choose one of {', '.join(names())}.")
+
+
+def create(name: str, b: float = 2) -> Backbone:
+    """A freshly initialised B-cos backbone."""
+    require(name)
     return _builders[name](b=b)

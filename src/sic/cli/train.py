@@ -93,9 +93,9 @@ def summarise(result: dict[str, Any]) -> None:
     name = "Mean average precision" if score == "map" else "Accuracy"
     chosen = " (on which the best epoch was chosen)" if measured == "validation" else ""
     answered = figures["similar_case"]
+    marked = "" if answered == 1 else f" {1 - answered:.0%} of them are marked as no similar case."
     OUT.print(
-        f"{name} {result[score]:.1%} on {figures['images']} {measured} images{chosen}; "
-        f"{answered:.0%} of them resemble a case, the others get the nearest class marked as no similar case.\n"
+        f"{name} {result[score]:.1%} on {figures['images']} {measured} images{chosen}.{marked}\n"
         f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
         markup=False,
     )

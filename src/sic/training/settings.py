@@ -98,11 +98,13 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     for name, allowed in CHOICES.items():
         if said.get(name, allowed[0]) not in allowed:
             raise SicError(f"--{name} must be one of {', '.join(allowed)}, not {said[name]!r}.")
-    for name in ("lr", "temperature"):
-        if not (math.isfinite(said.get(name, 1.0)) and said.get(name, 1.0) >= 0 and said.get("temperature", 1.0) > 0):
-            raise SicError(f"--{name} must be a positive number, not {said.get(name)}.")
-    if said.get("backbone", "resnet18") not in backbones.names():
-        raise SicError(f"There is no backbone {said['backbone']!r}; choose one of {', '.join(backbones.names())}.")
+    lr, temperature = said.get("lr", 1.0), said.get("temperature", 1.0)
+    if not (math.isfinite(lr) and lr >= 0):
+        raise SicError(f"--lr must be a number from 0 up, not {lr}.")
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise SicError(f"--temperature must be a number above 0, not {temperature}.")
+    if "backbone" in said:
+        backbones.require(said["backbone"])
     recipe_name: RecipeName = said.get("recipe") or ("paper" if said.get("weights") else "scratch")
     recipe = RECIPES[recipe_name]
     number = len(data.splits["train"])
