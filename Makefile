@@ -19,7 +19,7 @@ check: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n 2
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n 2
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -m slow -n 0
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit('sic needs Python 3.11 or newer' if sys.version_info < (3, 11) else 0)"

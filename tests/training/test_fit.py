@@ -1,6 +1,7 @@
 """Whole fits on tiny data: what a run leaves behind, and what interrupts it."""
 
 import csv
+import multiprocessing
 import os
 import shutil
 import signal
@@ -139,6 +140,7 @@ def test_supports_are_what_the_model_says_they_are(bird_folders: Path, tmp_path:
 def test_support_images_can_be_left_out(bird_folders: Path, tmp_path: Path) -> None:
     data = sic.data.open(bird_folders)
     fit(data, small(data, epochs=1, keep_support_images=False), tmp_path / "model")
+    assert not multiprocessing.active_children(), "loader workers outlive the fit"
     assert not list((tmp_path / "model" / "supports").glob("*.png"))
     explanation = sic.load(tmp_path / "model").explain(next(bird_folders.rglob("*.png")))
     assert all(case.own is None for case in explanation.classes[0].cases)

@@ -1,5 +1,6 @@
 """From labelled images to a model directory."""
 
+import gc
 import json
 import logging
 import warnings
@@ -68,6 +69,9 @@ def fit(
         training=asdict(settings) | {"best_epoch": best["epoch"] + 1},
     )
     directory.save(SavedModel(module.classifier.eval().cpu(), config, supports), folder)
+    # Loader workers end with their loaders, which Lightning keeps in a cycle: do not wait until Python notices.
+    del module
+    gc.collect()
 
 
 def _set_up_libraries(seed: int) -> None:
