@@ -190,11 +190,12 @@ def _figures(model: Model, data: ImageData, validation: set[str], reporter: "Rep
     held_out = [s for split in ("train", "val") for s in data.splits.get(split, []) if s.id in validation]
     figures: dict[str, Any] = {}
     for split, samples in (("validation", held_out), ("test", data.splits.get("test", []))):
-        samples, bad = readable(samples)
-        for sample, reason in bad:
-            reporter.warn(f"Left {sample.id} out of the {split} figures: {reason}.")
-        if samples:
-            outputs = logits(model.classifier, [s.path for s in samples], model.config.preprocessing)
-            figures[split] = accuracy_figures(outputs, samples, data.task)
+        by_path = {sample.path: sample for sample in samples}
+        files, bad = readable(list(by_path))
+        for file, reason in bad:
+            reporter.warn(f"Left {by_path[file].id} out of the {split} figures: {reason}.")
+        if files:
+            outputs = logits(model.classifier, files, model.config.preprocessing)
+            figures[split] = accuracy_figures(outputs, [by_path[file] for file in files], data.task)
     figures["validation"]["note"] = "the best epoch was chosen on these images"
     return figures

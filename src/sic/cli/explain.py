@@ -1,12 +1,15 @@
 """`sic explain`: why the model says so."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
 from sic.errors import SicError
+
+if TYPE_CHECKING:
+    from sic.explain import Explanation
 
 
 def explain(
@@ -50,28 +53,7 @@ def explain(
             # Images of the same name in different folders must not overwrite each other.
             figure = out / f"{done:04d}-{file.stem}.png" if folder else out
             explanation.save(figure)
-            results.append(
-                {
-                    "image": str(file),
-                    "figure": str(figure),
-                    "text": explanation.text,
-                    "labels": explanation.labels,
-                    "similar_case": explanation.similar_case,
-                    "residual": explanation.residual,
-                    "bias": explanation.bias,
-                    "classes": [
-                        {
-                            "name": c.name,
-                            "logit": c.logit,
-                            "probability": c.probability,
-                            "pixels": c.contributions.maps.sum().item(),
-                            "input_independent": c.contributions.constant.item(),
-                            "evidence": [{"source": s.support.source, "value": s.evidence} for s in c.cases],
-                        }
-                        for c in explanation.classes
-                    ],
-                }
-            )
+            results.append({"image": str(file), "figure": str(figure), **_as_json(explanation)})
             if folder:
                 talker.advance("explaining", done, len(files))
     if json:
@@ -82,3 +64,24 @@ def explain(
                 OUT.print(f"{result['text']}\nFigure: {result['figure']}", markup=False)
     if failed:
         raise typer.Exit(1)
+
+
+def _as_json(explanation: "Explanation") -> dict[str, Any]:
+    return {
+        "text": explanation.text,
+        "labels": explanation.labels,
+        "similar_case": explanation.similar_case,
+        "residual": explanation.residual,
+        "bias": explanation.bias,
+        "classes": [
+            {
+                "name": c.name,
+                "logit": c.logit,
+                "probability": c.probability,
+                "pixels": c.contributions.maps.sum().item(),
+                "input_independent": c.contributions.constant.item(),
+                "evidence": [{"source": s.support.source, "value": s.evidence} for s in c.cases],
+            }
+            for c in explanation.classes
+        ],
+    }

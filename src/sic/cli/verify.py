@@ -24,13 +24,17 @@ def verify(
     from rich.table import Table
 
     from sic.evaluate.axioms import as_json, measure
-    from sic.evaluate.outputs import view_batches
+    from sic.evaluate.outputs import readable, view_batches
     from sic.model import load
 
     with Talker() as talker:
         loaded = load(model)
         name, files = _images(model, data, loaded.config.data, talker)
-        files = _readable(files[:limit], talker)
+        files, bad = readable(files[:limit])
+        for file, reason in bad:
+            talker.warn(f"Skipped {file}: {reason}.")
+        if not files:
+            raise SicError("None of the images can be read.")
         talker.say(f"Measuring on {len(files)} images: {name}.")
         images = torch.cat(list(view_batches(files, loaded.config.preprocessing)))
         axioms = measure(
@@ -84,18 +88,3 @@ def _images(model: Path, data: str | None, card: dict[str, Any], talker: Talker)
         return opened.name, image_files([opened.root])
     split = next(name for name in ("test", "val", "train") if opened.splits.get(name))
     return f"{split} images of {opened.name}", [sample.path for sample in opened.splits[split]]
-
-
-def _readable(files: list[Path], talker: Talker) -> list[Path]:
-    from sic.data.images import UnreadableImage, read_image
-
-    good = []
-    for file in files:
-        try:
-            read_image(file)
-            good.append(file)
-        except UnreadableImage as error:
-            talker.warn(f"Skipped {file}: {error}.")
-    if not good:
-        raise SicError("None of the images can be read.")
-    return good

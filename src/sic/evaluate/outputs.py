@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from sic.data.dataset import Sample
 from sic.data.images import Preprocessing, UnreadableImage, read_image, to_tensor
 from sic.data.pixels import Progress
 from sic.methods import Classifier
@@ -26,15 +25,15 @@ class FileViews(Dataset[Tensor]):
         return to_tensor(self.preprocessing(read_image(self.paths[index])))
 
 
-def readable(samples: Sequence[Sample]) -> tuple[list[Sample], list[tuple[Sample, str]]]:
-    """Samples whose files decode, and the others with the reason."""
+def readable(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
+    """Files that decode, and the others with the reason."""
     good, bad = [], []
-    for sample in samples:
+    for path in paths:
         try:
-            read_image(sample.path)
-            good.append(sample)
+            read_image(path)
+            good.append(path)
         except UnreadableImage as error:
-            bad.append((sample, str(error)))
+            bad.append((path, str(error)))
     return good, bad
 
 

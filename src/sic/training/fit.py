@@ -17,7 +17,6 @@ from sic.data.dataset import ImageData
 from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
-from sic.methods import SIC
 from sic.supports import Support
 from sic.training.batches import TrainingBatches, Views, targets, training_loader, view_loader
 from sic.training.history import History, Reporter, Silent
@@ -48,7 +47,8 @@ def fit(
     try:
         material = gather(data, settings, cache, workers, reporter)
         _tell(data, settings, material, reporter)
-        module = _module(data, settings, material)
+        config = _config(data, settings, material)
+        module = _module(config, settings, material)
         _record(data, settings, material, folder, resume)
         _optimise(module, data, settings, material, folder, resume, workers, reporter)
         best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
@@ -56,18 +56,7 @@ def fit(
         supports = _describe_supports(module, material.train, settings)
     finally:
         cache.unlink(missing_ok=True)
-    config = Config(
-        backbone=settings.backbone,
-        classes=list(data.classes),
-        task=data.task,
-        preprocessing=settings.preprocessing,
-        supports_per_class=settings.supports_per_class,
-        temperature=settings.temperature,
-        latent=settings.latent,
-        b=settings.b,
-        data=_data_card(data, material),
-        training=asdict(settings) | {"best_epoch": best["epoch"] + 1},
-    )
+    config.training["best_epoch"] = best["epoch"] + 1
     directory.save(SavedModel(module.classifier.eval().cpu(), config, supports), folder)
     # Loader workers end with their loaders, which Lightning keeps in a cycle: do not wait until Python notices.
     del module
@@ -139,16 +128,24 @@ def recorded_settings(folder: Path, said: dict[str, Any]) -> Settings:
     return settings
 
 
-def _module(data: ImageData, settings: Settings, material: Material) -> SICTraining:
-    per_class = [min(settings.supports_per_class, len(members)) for members in material.candidates.values()]
-    classifier = SIC(
-        settings.backbone,
-        len(data.classes),
-        sum(per_class),
-        latent=settings.latent,
+def _config(data: ImageData, settings: Settings, material: Material) -> Config:
+    return Config(
+        backbone=settings.backbone,
+        classes=list(data.classes),
+        task=data.task,
+        preprocessing=settings.preprocessing,
+        supports_per_class=settings.supports_per_class,
         temperature=settings.temperature,
+        latent=settings.latent,
         b=settings.b,
+        data=_data_card(data, material),
+        training=asdict(settings),
     )
+
+
+def _module(config: Config, settings: Settings, material: Material) -> SICTraining:
+    per_class = [min(settings.supports_per_class, len(members)) for members in material.candidates.values()]
+    classifier = directory.build(config, sum(per_class))
     if settings.weights is not None:
         start = directory.load(Path(settings.weights))
         if (start.config.backbone, start.config.latent) != (settings.backbone, settings.latent):
@@ -157,7 +154,7 @@ def _module(data: ImageData, settings: Settings, material: Material) -> SICTrain
                 f"start from it with --backbone {start.config.backbone} --latent {start.config.latent}."
             )
         classifier.encoder.load_state_dict(start.classifier.encoder.state_dict())
-    return SICTraining(classifier, settings, material.candidates, data.task == "multi")
+    return SICTraining(classifier, settings, material.candidates, config.task == "multi")
 
 
 def _optimise(

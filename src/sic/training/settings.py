@@ -88,10 +88,8 @@ def typical_size(data: ImageData, number: int = 64) -> int:
     return sorted(sides)[len(sides) // 2]
 
 
-def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) -> tuple[Settings, list[str]]:
-    """Settings for `data`: `said` wins (None means not said). Also returns the choices in words."""
-    gpu = torch.cuda.is_available() if gpu is None else gpu
-    said = {name: value for name, value in said.items() if value is not None}
+def _check(said: dict[str, Any]) -> None:
+    """Refuse what no run could be made of, before anything is read or written."""
     unknown = set(said) - {*Settings.__dataclass_fields__, "size", "fit"}
     if unknown:
         raise SicError(f"There is no setting called {sorted(unknown)[0]!r}.")
@@ -105,6 +103,13 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         raise SicError(f"--temperature must be a number above 0, not {temperature}.")
     if "backbone" in said:
         backbones.require(said["backbone"])
+
+
+def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) -> tuple[Settings, list[str]]:
+    """Settings for `data`: `said` wins (None means not said). Also returns the choices in words."""
+    gpu = torch.cuda.is_available() if gpu is None else gpu
+    said = {name: value for name, value in said.items() if value is not None}
+    _check(said)
     recipe_name: RecipeName = said.get("recipe") or ("paper" if said.get("weights") else "scratch")
     recipe = RECIPES[recipe_name]
     number = len(data.splits["train"])
