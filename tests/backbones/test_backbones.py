@@ -10,8 +10,9 @@ from torch import nn
 from sic import backbones
 from sic.backbones import Backbone
 from sic.backbones.vit import positions
-from sic.bcos import BatchNormUncentred2d, encode_colours, explaining, linear_maps
+from sic.bcos import encode_colours, explaining, linear_maps
 from sic.errors import SicError
+from tests.models import norms_take_the_next_batch
 
 SIZE = 32
 
@@ -21,9 +22,7 @@ def net(request: pytest.FixtureRequest) -> Backbone:
     """In evaluation mode and float64; its norms have seen one batch, so that activations have a useful size."""
     torch.manual_seed(0)
     net = backbones.create(request.param).double().train()
-    for module in net.modules():
-        if isinstance(module, BatchNormUncentred2d):
-            module.momentum = 1
+    norms_take_the_next_batch(net)
     with torch.no_grad():
         net(encode_colours(photos(6, seed=2)))
     return net.eval()

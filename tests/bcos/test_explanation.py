@@ -12,7 +12,6 @@ from torch.autograd.functional import jacobian
 
 from sic import backbones
 from sic.bcos import (
-    BatchNormUncentred2d,
     BcosLinear,
     LinearMaps,
     constant,
@@ -21,15 +20,14 @@ from sic.bcos import (
     is_explaining,
     linear_maps,
 )
+from tests.models import norms_take_the_next_batch
 
 
 def settled(name: str) -> nn.Module:
     """A backbone whose norms have seen one batch, so that activations have a useful size."""
     torch.manual_seed(0)
     net = backbones.create(name)
-    for module in net.modules():
-        if isinstance(module, BatchNormUncentred2d):
-            module.momentum = 1
+    norms_take_the_next_batch(net)
     with torch.no_grad():
         net.train()(encode_colours(torch.rand(8, 3, 24, 24)))
     return net.eval()

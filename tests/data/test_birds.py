@@ -2,7 +2,6 @@ import dataclasses
 import itertools
 import json
 import math
-import time
 
 import numpy as np
 import pytest
@@ -172,13 +171,3 @@ def test_the_most_crowded_scene_fits_the_palette() -> None:
     for scene in scenes(12):
         things = tuple(Object("disc", 0.1 * i - 0.6, f"#{i:02x}40c0", 0.1, 0.1, 1.0, 0.0) for i in range(12))
         assert object_masks(render(dataclasses.replace(scene, objects=things)).part_map)
-
-
-def test_speed(capsys: pytest.CaptureFixture[str]) -> None:
-    batch = scenes(60)
-    render(batch[0])
-    start = time.perf_counter()
-    for scene in batch:
-        render(scene)
-    with capsys.disabled():
-        print(f" {len(batch) / (time.perf_counter() - start):.0f} images/s", end=" ")

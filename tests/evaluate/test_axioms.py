@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sic.bcos import BatchNormUncentred2d, LinearMaps, linear_maps
+from sic.bcos import LinearMaps, linear_maps
 from sic.evaluate import axioms
 from sic.evaluate.axioms import Axiom, as_json, measure
 from sic.methods import SIC, Contributions
+from tests.models import norms_take_the_next_batch
 
 SIZE = 32
 LABELS = [0, 0, 1, 2]
@@ -27,9 +28,7 @@ def build(backbone: str = "resnet_tiny", b: float = 2, kind: type[SIC] = SIC) ->
     """In evaluation mode, with norms that have seen a batch and supports that are real latents."""
     torch.manual_seed(0)
     model = kind(backbone, 3, len(LABELS), latent=16, temperature=0.5, b=b)
-    for module in model.modules():
-        if isinstance(module, BatchNormUncentred2d):
-            module.momentum = 1
+    norms_take_the_next_batch(model)
     with torch.no_grad():
         model.train().encoder(photos(8))
         model.eval().set_supports(model.encoder(photos(12)[-4:]), torch.tensor(LABELS))

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sic.bcos import BatchNormUncentred2d
 from sic.errors import SicError
 from sic.explain import contributions as module
 from sic.explain import latent_contributions, negative_share, neuron_contributions, support_contributions
 from sic.methods import SIC, Contributions
+from tests.models import norms_take_the_next_batch
 
 SIZE = 24
 LABELS = [0, 0, 1, 2]
@@ -28,9 +28,7 @@ def build(backbone: str) -> SIC:
     """In evaluation mode; the supports are the latents of `photos(4)`."""
     torch.manual_seed(0)
     model = SIC(backbone, 3, len(LABELS), latent=16, temperature=0.5).double()
-    for layer in model.modules():
-        if isinstance(layer, BatchNormUncentred2d):
-            layer.momentum = 1
+    norms_take_the_next_batch(model)
     with torch.no_grad():
         model.train().encoder(photos(8))
         model.eval().set_supports(model.encoder(photos(4)), torch.tensor(LABELS))

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sic.bcos import BatchNormUncentred2d
 from sic.explain import Explanation, explain_classes, negative_share, support_contributions
 from sic.explain.prose import percent
 from sic.methods import SIC, Contributions
 from sic.supports import Support
+from tests.models import norms_take_the_next_batch
 
 SIZE = 24
 LABELS = [0, 0, 1, 2, 2, 2]
@@ -40,9 +40,7 @@ def supports(keep_images: bool = True) -> list[Support]:
 def build(temperature: float) -> SIC:
     torch.manual_seed(0)
     model = SIC("resnet_tiny", 3, len(LABELS), latent=16, temperature=temperature)
-    for module in model.modules():
-        if isinstance(module, BatchNormUncentred2d):
-            module.momentum = 1
+    norms_take_the_next_batch(model)
     with torch.no_grad():
         model.train().encoder(photos(8))
         model.eval().set_supports(model.encoder(photos(6)), torch.tensor(LABELS))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sic.bcos import BatchNormUncentred2d, BcosConv2d, BcosLinear
 from sic.methods import SIC, Contributions
+from tests.models import norms_take_the_next_batch
 
 SIZE = 24
 LABELS = [0, 0, 1, 2, 2, 2]  # classes with two, one and three supports
@@ -31,9 +32,7 @@ def build(
     """In evaluation mode, with norms that have seen a batch and supports that are real latents."""
     torch.manual_seed(0)
     model = SIC(backbone, classes, len(labels), latent=16, temperature=temperature, b=b).to(dtype)
-    for module in model.modules():
-        if isinstance(module, BatchNormUncentred2d):
-            module.momentum = 1
+    norms_take_the_next_batch(model)
     with torch.no_grad():
         model.train().encoder(photos(8, dtype))
         model.eval().set_supports(model.encoder(photos(20, dtype)[-len(labels) :]), torch.tensor(labels))
