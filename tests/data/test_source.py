@@ -48,6 +48,67 @@ def test_missing_paths_and_files_are_errors(tmp_path: Path) -> None:
         sic.data.open(tmp_path / "images.zip")
 
 
+def test_a_layout_can_be_named(tmp_path: Path) -> None:
+    folder = tiny_birds(tmp_path / "funny")
+    with pytest.raises(SicError, match="holds"):
+        sic.data.open(tmp_path, layout="folders")
+    assert sic.data.open(folder, layout="funnybirds").layout == "FunnyBirds"
+    with pytest.raises(
+        SicError, match="no layout 'vco'; --layout knows funnybirds, voc, cub, dogs, rsna, manifest, folders"
+    ):
+        sic.data.open(folder, layout="vco")
+    for name in ("voc", "cub", "dogs", "rsna", "manifest"):
+        with pytest.raises(SicError, match=str(folder)):
+            sic.data.open(folder, layout=name)
+
+
+def photos(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(root / name)
+    return root
+
+
+XRAYS = (
+    "train/ill/person1_virus_6.png",
+    "train/ill/person1_virus_7.png",
+    "train/well/IM-0001-2.png",
+    "test/ill/person1_9.png",
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "groups"),
+    [
+        (r"person\d+", ["person1", "person1", None, "person1"]),
+        (r"person(\d+)|IM-(\d+)", ["1", "1", "0001", "1"]),
+        (r"/(?P<who>[^/_]+)[^/]*$", ["person1", "person1", "IM-0001-2.png", "person1"]),
+    ],
+)
+def test_groups_are_found_in_the_names(tmp_path: Path, pattern: str, groups: list[str | None]) -> None:
+    data = sic.data.open(photos(tmp_path, *XRAYS), group=pattern)
+    assert [sample.group for samples in data.splits.values() for sample in samples] == groups
+
+
+def test_a_pattern_that_is_wrong_or_finds_nothing_is_an_error(tmp_path: Path) -> None:
+    photos(tmp_path, *XRAYS)
+    with pytest.raises(SicError, match=r"--group 'person\(' is not a regular expression"):
+        sic.data.open(tmp_path, group="person(")
+    with pytest.raises(
+        SicError, match=r"--group 'patient' is found in no image's name, such as train/ill/person1_virus_6"
+    ):
+        sic.data.open(tmp_path, group="patient")
+
+
+def test_classes_that_differ_in_case_only_are_a_problem(tmp_path: Path) -> None:
+    photos(tmp_path, "Cat/1.png", "cat/1.png", "dog/1.png")
+    data = sic.data.open(tmp_path)
+    if len(data.classes) == 3:  # some file systems cannot hold both
+        assert data.problems == [
+            "The names of the classes 'Cat' and 'cat' differ in case only; if they mean the same, give them one name."
+        ]
+
+
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Where the built-in birds were drawn: something tiny takes the place of the drawing."""

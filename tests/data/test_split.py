@@ -1,10 +1,20 @@
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sic.data.dataset import Sample
 from sic.data.split import SMALLEST_CLASS, stratified
+
+
+def grouped(*groups: tuple[int, ...]) -> list[Sample]:
+    """A group per entry, with an image of each class in it."""
+    return [
+        Sample(f"{i}-{j}.png", Path(f"{i}-{j}.png"), (label,), group=f"patient {i}")
+        for i, labels in enumerate(groups)
+        for j, label in enumerate(labels)
+    ]
 
 
 def samples(*labels: tuple[int, ...]) -> list[Sample]:
@@ -61,3 +71,38 @@ def test_several_labels_count_for_the_rarest() -> None:
 def test_classes_one_below_the_limit_keep_everything() -> None:
     small = samples(*[(label,) for label in range(3) for _ in range(SMALLEST_CLASS - 1)])
     assert stratified(small, 0.5, seed=0) == (small, [])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("fraction", [0.1, 0.25, 0.5])
+def test_groups_stay_together_and_shares_are_kept(fraction: float, seed: int) -> None:
+    """Patients with one to six images, some of them of both classes."""
+    people = grouped(*[(0,) * (1 + i % 6) + (1,) * (i % 3 == 0) * (i % 4) for i in range(120)])
+    rest, held = stratified(people, fraction, seed)
+    assert not {s.group for s in rest} & {s.group for s in held}
+    assert len(rest) + len(held) == len(people)
+    for label in (0, 1):
+        total, chosen = (sum(s.labels == (label,) for s in part) for part in (people, held))
+        assert abs(chosen - fraction * total) <= 3
+
+
+def test_groups_of_one_image_are_as_good_as_none() -> None:
+    alone = [replace(sample, group=sample.id) for sample in BALANCED]
+    assert ids(stratified(alone, 0.2, seed=1)[1]) == ids(stratified(BALANCED, 0.2, seed=1)[1])
+
+
+def test_a_group_may_be_called_like_an_image() -> None:
+    people = [replace(sample, group="000.png" if i in (1, 2) else None) for i, sample in enumerate(BALANCED)]
+    assert {len(ids(stratified(people, 0.5, seed)[1]) & {"001.png", "002.png"}) for seed in range(9)} <= {0, 2}
+
+
+def test_a_class_that_is_one_group_is_not_held_out() -> None:
+    people = grouped((0,) * 10, (1,) * 10, *[(1,)] * 10)
+    for seed in range(5):
+        _, held = stratified(people, 0.5, seed)
+        assert {s.labels for s in held} == {(1,)} and "patient 0" not in {s.group for s in held}
+
+
+def test_images_without_labels_give_their_share() -> None:
+    _, held = stratified(samples(*[()] * 20, *[(0,)] * 20), 0.25, seed=0)
+    assert Counter(s.labels for s in held) == {(): 5, (0,): 5}

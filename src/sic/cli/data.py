@@ -1,18 +1,126 @@
-"""`sic data`: making data."""
+"""`sic data`: looking at data, and making some."""
 
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from sic.cli.console import OUT, Talker
+from sic.cli.console import OUT, Talker, print_json
 
-app = typer.Typer(help="Make data to try things on.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from sic.data import ImageData
+
+app = typer.Typer(help="Look at data before training on it, or make some to try things on.", no_args_is_help=True)
+
+SHOWN = 40
+"""Problems, and classes, that people are shown; --json has all of them."""
+
+Data = Annotated[str, typer.Argument(metavar="PATH", help="A folder of images, a table of them, or birds.")]
+LayoutName = Annotated[
+    str | None, typer.Option("--layout", help="How PATH is laid out, if that is not recognised rightly.")
+]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", help="A regular expression: what it finds in an image's path is its patient or specimen."),
+]
 
 
-@app.callback()
-def _data() -> None:
-    pass
+@app.command("check")
+def check(
+    path: Data,
+    layout: LayoutName = None,
+    group: Group = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Say what is there and all that is wrong with it. Exit code 1 if it cannot be trained on."""
+    import sic.data
+
+    with Talker() as talker:
+        try:
+            data, stops = sic.data.open(path, talker.progress("drawing birds"), layout=layout, group=group), []
+        except sic.data.UnusableData as error:
+            data, stops = error.data, [str(error)]
+        found = _summary(data, stops, talker)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found, data)
+    if found["usable"] is False:
+        raise typer.Exit(1)
+
+
+def _summary(data: "ImageData", stops: list[str], talker: Talker) -> dict[str, Any]:
+    """What `--json` prints. `stops`: sentences that say why nothing can be trained."""
+    from sic.data import rsna
+    from sic.data.checks import find_problems
+    from sic.data.dataset import without_supports
+
+    stops = stops or without_supports(data)
+    problems = [*map(str, data.skipped), *data.problems]
+    if data.classes:
+        problems += find_problems(data, talker.progress("checking images"))
+    found: dict[str, Any] = {
+        "layout": data.layout,
+        "task": data.task,
+        "classes": list(data.classes),
+        "splits": {split: len(samples) for split, samples in data.splits.items()},
+        "groups": len({s.group for samples in data.splits.values() for s in samples} - {None}),
+        "boxes": sum(len(sample.boxes) for samples in data.splits.values() for sample in samples),
+    }
+    if data.layout == rsna.NAME:
+        found["sex"], uneven = rsna.sexes(data)
+        problems += uneven
+    return {**found, "problems": [*stops, *problems], "usable": not stops}
+
+
+def _print(found: dict[str, Any], data: "ImageData") -> None:
+    """The same for people, with the number of images of every class."""
+    counts = {split: Counter(label for s in samples for label in s.labels) for split, samples in data.splits.items()}
+    table = Table("class", *counts, title=f"{data.root}: {data.layout}", title_justify="left")
+    for label, name in list(enumerate(data.classes))[:SHOWN]:
+        table.add_row(name, *(str(count[label]) for count in counts.values()))
+    if len(data.classes) > SHOWN:
+        table.add_row(f"… and {len(data.classes) - SHOWN} more", *("" for _ in counts))
+    table.add_section()
+    table.add_row("images", *(str(number) for number in found["splits"].values()))
+    OUT.print(table)
+    several = "one or more labels" if data.task == "multi" else "one label"
+    groups = f", {found['groups']} groups" if found["groups"] else ""
+    OUT.print(f"{len(data.classes)} classes, {several} an image, {found['boxes']} boxes{groups}.", markup=False)
+    for split, by_sex in found.get("sex", {}).items():
+        said = "; ".join(f"{sex}: {', '.join(f'{n} {name}' for name, n in by.items())}" for sex, by in by_sex.items())
+        OUT.print(f"Sex in {split}: {said}.", markup=False)
+    for sentence in found["problems"][:SHOWN]:
+        OUT.print(f"! {sentence}", style="yellow", markup=False)
+    if len(found["problems"]) > SHOWN:
+        OUT.print(f"… and {len(found['problems']) - SHOWN} more; --json lists all of them.", markup=False)
+    if not found["problems"]:
+        OUT.print("No problems.", markup=False)
+
+
+@app.command("show")
+def show(
+    path: Data,
+    out: Annotated[Path, typer.Option("--out", help="The picture to write.")],
+    per_class: Annotated[int, typer.Option("--per-class", min=1, max=20, help="Images of each class.")] = 4,
+    layout: LayoutName = None,
+) -> None:
+    """Draw a sheet with a few training images of every class, their labels and boxes."""
+    import sic.data
+    from sic.data.sheet import contact_sheet
+    from sic.errors import SicError
+
+    if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
+        raise SicError(f"--out {out} is not the name of a picture; let it end with .png.")
+    with Talker() as talker:
+        data = sic.data.open(path, talker.progress("drawing birds"), layout=layout)
+    if data.root.resolve() in out.resolve().parents:
+        raise SicError(f"--out {out} lies inside the images in {data.root}; put the sheet somewhere else.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    contact_sheet(data, per_class).save(out)
+    OUT.print(f"{len(data.classes)} classes: {out}", markup=False)
 
 
 @app.command("birds")

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from sic.data.dataset import ImageData, Sample, Skipped
+from sic.data.dataset import ImageData, Sample, Skipped, UnusableData
 from sic.data.images import SUFFIXES
 from sic.errors import SicError
 
@@ -70,11 +70,6 @@ def open_folders(root: Path) -> ImageData:
     classes = tuple(sorted(name for name, by_split in found.items() if by_split.get("train")))
     for name in sorted(set(found) - set(classes)):
         skipped.append(Skipped(name, "class folder without training images"))
-    if len(classes) < 2:
-        what = f"only one class with images ({classes[0]})" if classes else "no class folder with images"
-        raise SicError(
-            f"{root} holds {what}; sic needs at least two folders of images, one per class, named after the classes."
-        )
     splits = {
         split: [
             Sample(_name(file, root), file, (index,))
@@ -84,7 +79,14 @@ def open_folders(root: Path) -> ImageData:
         for split in sources
     }
     layout = "train/val/test folders" if splits_found else "class folders"
-    return ImageData(root.resolve().name, root, layout, classes, splits, skipped=skipped)
+    data = ImageData(root.resolve().name, root, layout, classes, splits, skipped=skipped)
+    if len(classes) < 2:
+        what = f"only one class with images ({classes[0]})" if classes else "no class folder with images"
+        raise UnusableData(
+            f"{root} holds {what}; sic needs at least two folders of images, one per class, named after the classes.",
+            data,
+        )
+    return data
 
 
 def _is_image(file: Path) -> bool:

@@ -1,5 +1,7 @@
 """From an image file, as people have them, to upright 8-bit RGB; and from there to what the model sees."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,7 +12,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-SUFFIXES = frozenset(
+DICOM_SUFFIXES = frozenset([".dcm", ".dicom"])
+SUFFIXES = DICOM_SUFFIXES | frozenset(
     [
         ".bmp",
         ".gif",
@@ -40,10 +43,39 @@ class UnreadableImage(Exception):
 
 def read_image(path: Path) -> Image.Image:
     """Decode one file to upright RGB: EXIF rotation applied, 16 bits scaled to 8, transparency laid over white."""
+    if is_dicom(path):
+        from sic.data.dicom import read_dicom
+
+        return read_dicom(path)
+    with reasons(path), Image.open(path) as image:
+        image.load()
+        return _to_rgb(_upright(image))
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(width, height) of the upright picture, from the file's header alone."""
+    if is_dicom(path):
+        from sic.data.dicom import dicom_size
+
+        return dicom_size(path)
+    with reasons(path), Image.open(path) as image:
+        width, height = image.size
+        return (height, width) if _turn(image) in SIDEWAYS else (width, height)
+
+
+def is_dicom(path: Path) -> bool:
+    """By its suffix, or by the mark after the preamble."""
+    if path.suffix.lower() in DICOM_SUFFIXES:
+        return True
+    with reasons(path), path.open("rb") as file:
+        return file.read(132)[128:] == b"DICM"
+
+
+@contextmanager
+def reasons(path: Path) -> Iterator[None]:
+    """Whatever fails to read `path` raises UnreadableImage."""
     try:
-        with Image.open(path) as image:
-            image.load()
-            return _to_rgb(_upright(image))
+        yield
     except FileNotFoundError:
         raise UnreadableImage("no such file") from None
     except PermissionError:
@@ -74,14 +106,19 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 """What EXIF's orientation asks for."""
+SIDEWAYS = {TURNS[orientation] for orientation in (5, 6, 7, 8)}
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    try:
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # an EXIF block that cannot be read says nothing about the pixels
+        return None
 
 
 def _upright(image: Image.Image) -> Image.Image:
     # Not Pillow's exif_transpose: it writes the EXIF anew, and fails on the ill-typed tags of some cameras.
-    try:
-        turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # an EXIF block that cannot be read says nothing about the pixels
-        turn = None
+    turn = _turn(image)
     return image if turn is None else image.transpose(turn)
 
 

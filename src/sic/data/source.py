@@ -2,31 +2,120 @@
 
 import hashlib
 import os
-from dataclasses import replace
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sic.data.dataset import ImageData
+from sic.data.cub import is_cub, open_cub
+from sic.data.dataset import ImageData, same_but_for_case
+from sic.data.dogs import is_dogs, open_dogs
 from sic.data.folders import open_folders
 from sic.data.funnybirds import is_funnybirds, open_funnybirds
+from sic.data.manifest import is_manifest, open_manifest
 from sic.data.pixels import Progress
+from sic.data.rsna import is_rsna, open_rsna
+from sic.data.table import SUFFIXES as TABLES
+from sic.data.voc import is_voc, open_voc
 from sic.errors import SicError
 
 BUILT_IN = "birds"
 
 
-def open(where: str | Path, progress: Progress | None = None) -> ImageData:
-    """Class folders, train/val/test folders of them, the FunnyBirds layout, or the built-in `birds`.
+@dataclass(frozen=True)
+class Layout:
+    """A way to keep labelled images: how to recognise a folder of it, and how to read one."""
 
-    A folder of that name is opened as `./birds`, or as a `Path`.
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path], ImageData]
+
+
+LAYOUTS: dict[str, Layout] = {
+    "funnybirds": Layout(is_funnybirds, open_funnybirds),
+    "voc": Layout(is_voc, open_voc),
+    "cub": Layout(is_cub, open_cub),
+    "dogs": Layout(is_dogs, open_dogs),
+    "rsna": Layout(is_rsna, open_rsna),
+    "manifest": Layout(is_manifest, open_manifest),
+    "folders": Layout(Path.is_dir, open_folders),
+}
+"""By the name that `layout` takes; the first that recognises what it is given reads it."""
+
+
+def open(
+    where: str | Path, progress: Progress | None = None, *, layout: str | None = None, group: str | None = None
+) -> ImageData:
+    """Images in any of the `LAYOUTS`, recognised by what the folder (or table) holds, or the built-in `birds`.
+
+    A folder of that name is opened as `./birds`, or as a `Path`. `layout` names one of the `LAYOUTS`, and nothing is
+    guessed. `group` is a regular expression that finds the group (patient, specimen) in a sample's id: what
+    its first group matched, or all that it matched. Images of one group are never split apart.
     """
-    root = Path(where)
-    if where == BUILT_IN:
+    pattern = _pattern(group)
+    data = _read(where, progress, layout)
+    data.problems += same_but_for_case(data.classes)
+    data.opened_with = {"layout": layout, "group": group}
+    return data if pattern is None else _grouped(data, pattern)
+
+
+def _read(where: str | Path, progress: Progress | None, layout: str | None) -> ImageData:
+    if layout is not None and layout not in LAYOUTS:
+        raise SicError(f"There is no layout {layout!r}; --layout knows {', '.join(LAYOUTS)}.")
+    if where == BUILT_IN and layout is None:
         return replace(open_funnybirds(built_in_birds(progress)), name=BUILT_IN)
+    root = Path(where)
     if not root.exists():
         raise SicError(f"{root} does not exist; give a folder of class folders, or {BUILT_IN} for the built-in data.")
+    if not root.is_dir() and (layout not in (None, "manifest") or root.suffix.lower() not in TABLES):
+        raise SicError(
+            f"{root} is a file; give the folder that holds one folder of images per class, or a table of images "
+            f"({', '.join(sorted(TABLES))})."
+        )
     if not root.is_dir():
-        raise SicError(f"{root} is a file; give the folder that holds one folder of images per class.")
-    return open_funnybirds(root) if is_funnybirds(root) else open_folders(root)
+        return open_manifest(root)
+    if layout is not None:
+        return LAYOUTS[layout].read(root)
+    return _recognised(root)
+
+
+def _recognised(root: Path) -> ImageData:
+    """Read by the first layout that recognises the folder, or the only folder in it: archives unpack that way."""
+    for folder in (root, *_only_folder(root)):
+        for name, known in LAYOUTS.items():
+            if name != "folders" and known.recognises(folder):
+                return known.read(folder)
+    return open_folders(root)
+
+
+def _only_folder(root: Path) -> list[Path]:
+    folders = [entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__MACOSX"))]
+    return folders if len(folders) == 1 else []
+
+
+def _pattern(group: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if group is None else re.compile(group)
+    except re.error as error:
+        raise SicError(f"--group {group!r} is not a regular expression ({error}).") from None
+
+
+def _grouped(data: ImageData, pattern: re.Pattern[str]) -> ImageData:
+    """The same data with the group of every sample that the pattern finds one in."""
+    splits = {
+        split: [replace(sample, group=_group(sample.id, pattern)) for sample in samples]
+        for split, samples in data.splits.items()
+    }
+    if all(sample.group is None for samples in splits.values() for sample in samples):
+        example = next(sample.id for samples in splits.values() for sample in samples)
+        raise SicError(f"--group {pattern.pattern!r} is found in no image's name, such as {example}.")
+    return replace(data, splits=splits)
+
+
+def _group(id: str, pattern: re.Pattern[str]) -> str | None:
+    found = pattern.search(id)
+    if found is None:
+        return None
+    return next((part for part in found.groups() if part is not None), found[0])
 
 
 def cache_folder() -> Path:

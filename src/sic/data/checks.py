@@ -1,0 +1,163 @@
+"""What is wrong with a set of images, all at once and before anything is trained on it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+from sic.data.dataset import ImageData, Sample
+from sic.data.duplicates import Fingerprint, near_copies, read_fingerprints
+from sic.data.pixels import Progress
+from sic.data.split import SMALLEST_CLASS
+
+SMALLEST_SIDE = 32
+LONGEST = 4
+"""Times as long as wide: beyond that the ends are cut off (`Preprocessing`)."""
+UNEVEN = 10
+"""Times as many images of the most frequent class as of the rarest."""
+NAMED = 5
+"""Files or classes that a sentence names as examples."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Two splits share a picture, or a patient: figures of the second one say nothing about new images."""
+
+    kind: Literal["same", "near", "group"]
+    splits: tuple[str, str]
+    samples: tuple[str, str]
+    """Ids, one of each split."""
+
+    def __str__(self) -> str:
+        first, second = (f"{sample} ({split})" for sample, split in zip(self.samples, self.splits, strict=True))
+        what = {
+            "same": "are the same picture",
+            "near": "are almost the same picture",
+            "group": "belong to the same group (patient, specimen, …)",
+        }
+        return f"{first} and {second} {what[self.kind]}."
+
+
+def find_problems(data: ImageData, progress: Progress | None = None) -> list[str]:
+    """Sentences on files, pictures, labels and classes, beside those that `data` holds since it was opened."""
+    prints, unreadable = _read(data, progress)
+    return [
+        *unreadable,
+        *map(str, leaks(data, prints)),
+        *_conflicts(data, prints),
+        *_copies(data, prints),
+        *_counts(data),
+        *_shapes(data, prints),
+    ]
+
+
+def leaks(
+    data: ImageData, prints: Mapping[Path, Fingerprint] | None = None, progress: Progress | None = None
+) -> list[Leak]:
+    """Pictures and groups that are in two splits: one pair for each picture of the later split, and for each group.
+
+    Every file is decoded, unless `prints` has the fingerprints; samples without one are then only compared by group.
+    """
+    if prints is None:
+        prints, _ = _read(data, progress)
+    found: list[Leak] = []
+    for one, other in combinations(data.splits, 2):
+        found += _shared_groups(data, one, other)
+        found += _shared_pictures(data, one, other, prints)
+    return found
+
+
+def _read(data: ImageData, progress: Progress | None) -> tuple[dict[Path, Fingerprint], list[str]]:
+    """Fingerprints, and sentences on the files that have none."""
+    samples = [sample for split in data.splits.values() for sample in split]
+    found = read_fingerprints([sample.path for sample in samples], progress)
+    names = {sample.path: sample.id for sample in samples}
+    unreadable = [f"{names[path]} cannot be used: {why}." for path, why in found.items() if isinstance(why, str)]
+    return {path: p for path, p in found.items() if not isinstance(p, str)}, unreadable
+
+
+def _shared_groups(data: ImageData, one: str, other: str) -> Iterator[Leak]:
+    first, second = (
+        {sample.group: sample.id for sample in reversed(data.splits[split]) if sample.group is not None}
+        for split in (one, other)
+    )
+    for group in sorted(first.keys() & second.keys()):
+        yield Leak("group", (one, other), (first[group], second[group]))
+
+
+def _shared_pictures(data: ImageData, one: str, other: str, prints: Mapping[Path, Fingerprint]) -> Iterator[Leak]:
+    first, second = ([sample for sample in data.splits[split] if sample.path in prints] for split in (one, other))
+    known = {prints[sample.path].digest: sample for sample in reversed(first)}
+    for sample in second:
+        if prints[sample.path].digest in known:
+            yield Leak("same", (one, other), (known[prints[sample.path].digest].id, sample.id))
+    second = [sample for sample in second if prints[sample.path].digest not in known]
+    for i, j in near_copies([prints[sample.path] for sample in first], [prints[sample.path] for sample in second]):
+        yield Leak("near", (one, other), (first[i].id, second[j].id))
+
+
+def _conflicts(data: ImageData, prints: Mapping[Path, Fingerprint]) -> Iterator[str]:
+    """One picture, two answers; whatever the splits."""
+    known: dict[bytes, dict[tuple[int, ...], Sample]] = defaultdict(dict)
+    for samples in data.splits.values():
+        for sample in samples:
+            if sample.path in prints:
+                known[prints[sample.path].digest].setdefault(tuple(sorted(sample.labels)), sample)
+    for versions in known.values():
+        for one, other in combinations(versions.values(), 2):
+            first, second = (" and ".join(data.classes[i] for i in s.labels) or "nothing" for s in (one, other))
+            yield f"{one.id} and {other.id} are the same picture, but are labelled {first} and {second}."
+
+
+def _copies(data: ImageData, prints: Mapping[Path, Fingerprint]) -> Iterator[str]:
+    for split, samples in data.splits.items():
+        digests = Counter(prints[sample.path].digest for sample in samples if sample.path in prints)
+        extra = digests.total() - len(digests)
+        if extra:
+            yield f"{_images(extra)} in {split} {'is a copy' if extra == 1 else 'are copies'} of others in it."
+
+
+def _counts(data: ImageData) -> Iterator[str]:
+    if not data.classes:
+        return
+    counts = Counter(dict.fromkeys(range(len(data.classes)), 0))
+    counts.update(label for sample in data.splits.get("train", []) for label in sample.labels)
+    few = [(label, number) for label, number in sorted(counts.items()) if number < SMALLEST_CLASS]
+    if few:
+        names = _some([f"{data.classes[label]} ({number})" for label, number in few])
+        classes = f"{len(few)} classes have" if len(few) > 1 else "1 class has"
+        yield f"{classes} fewer than {SMALLEST_CLASS} training images: {names}."
+    (most, highest), (least, lowest) = counts.most_common()[0], counts.most_common()[-1]
+    if highest >= UNEVEN * max(lowest, 1):
+        yield (
+            f"Classes are very uneven: {data.classes[most]} has {highest} training images, "
+            f"{data.classes[least]} {lowest}."
+        )
+
+
+def _shapes(data: ImageData, prints: Mapping[Path, Fingerprint]) -> Iterator[str]:
+    small, long = [], []
+    for sample in (sample for samples in data.splits.values() for sample in samples if sample.path in prints):
+        width, height = prints[sample.path].size
+        named = f"{sample.id} ({width}×{height})"
+        if min(width, height) < SMALLEST_SIDE:
+            small.append(named)
+        if max(width, height) > LONGEST * min(width, height):
+            long.append(named)
+    if small:
+        verb = "is" if len(small) == 1 else "are"
+        yield f"{_images(len(small))} {verb} less than {SMALLEST_SIDE} px wide or high: {_some(small)}."
+    if long:
+        verb = "is" if len(long) == 1 else "are"
+        yield f"{_images(len(long))} {verb} more than {LONGEST} times as long as wide: {_some(long)}."
+
+
+def _images(number: int) -> str:
+    return f"{number} image{'s' if number > 1 else ''}"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,66 @@
+"""CUB-200-2011: 200 kinds of birds, one box each, an official split into training and test images."""
+
+from pathlib import Path
+
+from sic.data.boxes import inside, size_of
+from sic.data.dataset import Box, ImageData, Sample, Skipped, require_training_images
+from sic.errors import SicError
+
+LISTS = ("images.txt", "image_class_labels.txt", "classes.txt", "train_test_split.txt")
+
+
+def is_cub(root: Path) -> bool:
+    return all((root / name).is_file() for name in LISTS)
+
+
+def open_cub(root: Path) -> ImageData:
+    """Boxes are kept where `bounding_boxes.txt` is there. `001.Black_footed_Albatross` is `Black footed Albatross`."""
+    files, labels, names, training = (_read(root / name) for name in LISTS)
+    corners = _read(root / "bounding_boxes.txt") if (root / "bounding_boxes.txt").is_file() else {}
+    numbers = sorted(names, key=int)
+    position = {number: index for index, number in enumerate(numbers)}
+    classes = tuple(names[number][0].partition(".")[2].replace("_", " ") or names[number][0] for number in numbers)
+    splits: dict[str, list[Sample]] = {"train": [], "test": []}
+    skipped, problems = [], []
+    for number, (file,) in files.items():
+        id, path = f"images/{file}", root / "images" / file
+        label = position.get(labels.get(number, ("",))[0])
+        split = {"1": "train", "0": "test"}.get(training.get(number, ("",))[0])
+        if label is None:
+            skipped.append(Skipped(id, "image_class_labels.txt gives it no class of classes.txt"))
+        elif split is None:
+            skipped.append(Skipped(id, "train_test_split.txt does not say 1 (training) or 0 (test)"))
+        elif not path.is_file():
+            skipped.append(Skipped(id, "images.txt lists it but it does not exist"))
+        else:
+            boxes, odd = inside(_boxes(corners.get(number), label, root), size_of(path), id)
+            problems += odd
+            splits[split].append(Sample(id, path, (label,), boxes))
+    splits = {split: samples for split, samples in splits.items() if samples}
+    name = root.resolve().name
+    return require_training_images(
+        ImageData(name, root, "CUB-200-2011", classes, splits, skipped=skipped, problems=problems)
+    )
+
+
+def _read(path: Path) -> dict[str, tuple[str, ...]]:
+    """The other words of each line, by the number that the line starts with."""
+    try:
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SicError(f"{path} cannot be read ({error}).") from None
+    width = 5 if path.name == "bounding_boxes.txt" else 2
+    for number, words in enumerate(lines, 1):
+        if len(words) != width or not words[0].isdecimal():
+            raise SicError(f"Line {number} of {path} is not as in CUB-200-2011: a number and {width - 1} more.")
+    return {words[0]: tuple(words[1:]) for words in lines}
+
+
+def _boxes(words: tuple[str, ...] | None, label: int, root: Path) -> list[Box]:
+    if words is None:
+        return []
+    try:
+        left, top, width, height = map(float, words)
+    except ValueError:
+        raise SicError(f"{root / 'bounding_boxes.txt'} holds {' '.join(words)!r}, which is not four numbers.") from None
+    return [Box(label, left, top, left + width, top + height)]

@@ -1,0 +1,188 @@
+"""The same picture twice, whatever was done to the file: re-encoded, resized, slightly brighter, slightly cropped.
+
+A 64-bit perceptual hash finds candidates among all pairs. Hashes of X-rays or of rendered scenes are alike without
+being copies, so a candidate counts only if the two pictures, laid over each other, agree in their details.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from scipy.fft import dctn
+from scipy.ndimage import gaussian_filter, map_coordinates
+from torch.utils.data import DataLoader, Dataset
+
+from sic.data.images import Pixels, UnreadableImage, read_image
+from sic.data.pixels import Progress
+
+Array = NDArray[np.float32]
+
+SIDE = 64
+"""Of the reduced grey picture that is kept of every image."""
+SMALLEST = 32
+"""Short side in pixels below which a picture has too little detail to be called a near copy of another."""
+MOST_BITS = 10
+"""Different bits of two hashes. Copies differ in 6 at most (399 of 400), those cropped by 4 % in 10 (93 of 100)."""
+ALIKE = 0.7
+"""Least correlation of the details at 32×32 before the pictures are aligned."""
+STAGES = (2, 0.93), (1, 0.98)
+"""Of aligned pictures: by what they are reduced, and the least correlation of their details.
+
+Measured: copies end above 0.98 (398 of 400 at least), different X-rays and photographs below 0.93. Rendered birds in
+the same pose can reach 0.988 (3 in 21 million pairs are above 0.98).
+"""
+FURTHEST = 0.12
+"""Furthest that a picture is moved or stretched, in units of half its side."""
+CANDIDATES = 256, 4
+"""Most candidates of an image by hash, and of these by correlation: bounds the work where all pictures are alike."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What is kept of a picture to recognise it."""
+
+    size: tuple[int, int]
+    """Width and height."""
+    digest: bytes
+    """Of the decoded pixels: equal for equal pictures in different file formats."""
+    grey: Pixels
+    """SIDE×SIDE."""
+
+
+def fingerprint(image: Image.Image) -> Fingerprint:
+    """Of an RGB image; costs 0.5 ms for 256×256 pixels, 0.1 s for 12 megapixels: less than decoding it."""
+    digest = hashlib.blake2b(image.tobytes(), digest_size=16, key=repr(image.size).encode())
+    grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    return Fingerprint(image.size, digest.digest(), np.array(grey))
+
+
+class _Fingerprints(Dataset[Fingerprint | str]):
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Fingerprint | str:
+        try:
+            return fingerprint(read_image(self.paths[index]))
+        except UnreadableImage as error:
+            return str(error)
+
+
+def read_fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> dict[Path, Fingerprint | str]:
+    """Decode every file once, in worker processes. An unreadable file yields the reason."""
+    paths = list(dict.fromkeys(paths))
+    workers = min(8, os.cpu_count() or 1) if len(paths) >= 256 else 0
+    found: dict[Path, Fingerprint | str] = {}
+    for path, result in zip(paths, DataLoader(_Fingerprints(paths), batch_size=None, num_workers=workers), strict=True):
+        found[path] = result
+        if progress is not None:
+            progress(len(found), len(paths))
+    return found
+
+
+def near_copies(first: Sequence[Fingerprint], second: Sequence[Fingerprint]) -> list[tuple[int, int]]:
+    """Pairs of positions that show the same picture: for each of `second` the closest of `first`, if there is one."""
+    detailed = [[i for i, p in enumerate(prints) if min(p.size) >= SMALLEST] for prints in (first, second)]
+    if not all(detailed):
+        return []
+    a, b = (np.stack([prints[i].grey for i in rows]) for prints, rows in zip((first, second), detailed, strict=True))
+    closest = {j: i for block in _candidates(a, b) for i, j in _confirmed(a, b, block)}
+    return [(detailed[0][i], detailed[1][j]) for j, i in sorted(closest.items())]
+
+
+def _reduced(pictures: NDArray[np.uint8], by: int) -> Array:
+    side = SIDE // by
+    return pictures.reshape(len(pictures), side, by, side, by).mean((2, 4), dtype=np.float32)
+
+
+def hashes(pictures: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """N×SIDE×SIDE → N×64 bits: which of the 8×8 lowest frequencies are above their median, brightness left out."""
+    frequencies = dctn(_reduced(pictures, 2), axes=(1, 2))[:, :8, :8].reshape(len(pictures), 64)
+    frequencies[:, 0] = 0
+    bits = frequencies > np.median(frequencies, axis=1, keepdims=True)
+    return np.packbits(bits, axis=1).view(np.uint64)[:, 0]
+
+
+def _details(pictures: Array) -> Array:
+    """Smoothed a little, less the surroundings: free of what all X-rays, or all pictures of a scene, share."""
+    return gaussian_filter(pictures, (0, 1, 1)) - gaussian_filter(pictures, (0, 3, 3))
+
+
+def _candidates(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
+    """Blocks of pairs, n×2, with similar hashes and similar details."""
+    hash_a, hash_b = hashes(a), hashes(b)
+    detail_a, detail_b = (_unit(_details(_reduced(pictures, 2)).reshape(len(pictures), -1)) for pictures in (a, b))
+    most, few = (min(number, len(a)) for number in CANDIDATES)
+    for start in range(0, len(b), 64):
+        bits = np.bitwise_count(hash_b[start : start + 64, None] ^ hash_a)
+        nearest = np.argpartition(bits, most - 1, axis=1)[:, :most]
+        row, column = np.nonzero(np.take_along_axis(bits, nearest, 1) <= MOST_BITS)
+        alike = np.full(nearest.shape, -1, np.float32)
+        alike[row, column] = np.einsum("nd,nd->n", detail_a[nearest[row, column]], detail_b[start + row])
+        best = np.argpartition(-alike, few - 1, axis=1)[:, :few]
+        row, column = np.nonzero(np.take_along_axis(alike, best, 1) >= ALIKE)
+        if row.size:
+            yield np.stack([nearest[row, best[row, column]], start + row], 1)
+
+
+def _confirmed(a: NDArray[np.uint8], b: NDArray[np.uint8], pairs: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The pairs that agree once one picture is moved and stretched onto the other, the best of them last."""
+    moves = np.zeros((len(pairs), 4), np.float32)
+    for reduction, least in STAGES:
+        first, second = _details(_reduced(a[pairs[:, 0]], reduction)), _details(_reduced(b[pairs[:, 1]], reduction))
+        moved, moves = align(first, second, moves)
+        alike = _correlation(_inner(moved), _inner(second))
+        kept = np.argsort(alike)[np.count_nonzero(alike < least) :]
+        if not kept.size:
+            return []
+        pairs, moves = pairs[kept], moves[kept]
+    return [(int(i), int(j)) for i, j in pairs]
+
+
+def align(a: Array, b: Array, moves: Array, steps: int = 4) -> tuple[Array, Array]:
+    """`a` (N×S×S) moved and stretched to lie on `b`, and the moves.
+
+    A move (y, x, stretch y, stretch x), in units of half the side, is found by Gauss-Newton steps (Lucas and Kanade),
+    starting from `moves`.
+    """
+    middle = (a.shape[1] - 1) / 2
+    grid = (np.mgrid[: a.shape[1], : a.shape[2]].astype(np.float32) - middle) / middle
+    y, x = grid[0], grid[1]
+    number = np.broadcast_to(np.arange(len(a))[:, None, None], a.shape)
+
+    def moved() -> Array:
+        down, right, tall, wide = moves.T[:, :, None, None]
+        places = [number, middle * (1 + y + down + tall * y), middle * (1 + x + right + wide * x)]
+        return map_coordinates(a, places, order=1, mode="nearest")
+
+    for _ in range(steps):
+        now = moved()
+        slope_y, slope_x = (np.gradient(now, 1 / middle, axis=axis) for axis in (1, 2))
+        slopes = np.stack([_inner(slope) for slope in (slope_y, slope_x, y * slope_y, x * slope_x)], 1)
+        slopes = slopes.reshape(len(a), 4, -1)
+        square = slopes @ slopes.transpose(0, 2, 1)
+        square += (1e-4 * np.trace(square, axis1=1, axis2=2)[:, None, None] + 1e-6) * np.eye(4)
+        change = np.linalg.solve(square, slopes @ _inner(b - now).reshape(len(a), -1, 1))[:, :, 0]
+        moves = np.clip(moves + change, -FURTHEST, FURTHEST).astype(np.float32)
+    return moved(), moves
+
+
+def _inner(pictures: Array) -> Array:
+    """Without the rim, for which a moved picture may have no pixels."""
+    rim = pictures.shape[1] // 16
+    return pictures[:, rim:-rim, rim:-rim]
+
+
+def _correlation(a: Array, b: Array) -> Array:
+    return np.einsum("nd,nd->n", _unit(a.reshape(len(a), -1)), _unit(b.reshape(len(b), -1)))
+
+
+def _unit(vectors: Array) -> Array:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-3)

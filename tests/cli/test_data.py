@@ -1,0 +1,75 @@
+"""`sic data check` and `sic data show`."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.cli.conftest import Sic
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Four images that differ, a box over the edge and a row that points nowhere."""
+    for number in range(4):
+        picture = (
+            Image.radial_gradient("L").resize((32, 24)) if number % 2 else Image.linear_gradient("L").resize((32, 24))
+        )
+        picture.rotate(40 * number).save(tmp_path / f"{number}.png")
+    lines = [
+        "file;class;split;left;top;right;bottom;patient",
+        "0.png;cat;train;1;1;9;9;p0",
+        "1.png;dog;train;1;1;99;9;p1",
+        "2.png;cat;test;1;1;9;9;p2",
+        "3.png;dog;test;;;;;p3",
+        "4.png;dog;test;;;;;p4",
+    ]
+    (tmp_path / "pets.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    return tmp_path / "pets.csv"
+
+
+def test_check_says_what_is_there(sic: Sic, table: Path) -> None:
+    found = sic.json("data", "check", table)
+    assert found["layout"] == "manifest (pets.csv)" and found["task"] == "single"
+    assert found["classes"] == ["cat", "dog"] and found["splits"] == {"train": 2, "test": 2}
+    assert found["boxes"] == 3 and found["groups"] == 4 and found["usable"] is True
+    assert found["problems"][:2] == [
+        "Line 6 of pets.csv is not used: it points to 4.png, which does not exist.",
+        "The box 1, 1, 99, 9 of 1.png reaches over the edge of the image (32×24) and is cut off there.",
+    ]
+    words = sic("data", "check", table).stdout
+    for expected in ("manifest (pets.csv)", "cat", "4.png, which does not exist", "3 boxes, 4 groups"):
+        assert expected in words
+
+
+def test_check_lists_everything_of_data_that_cannot_be_used(sic: Sic, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label\n1.png,a\n2.png,b\n")
+    found = sic.json("data", "check", tmp_path / "t.csv", code=1)
+    assert found["usable"] is False and found["splits"] == {} and len(found["problems"]) == 3
+    assert "no training image" in found["problems"][0]
+
+
+def test_check_knows_what_training_would_stop_at(sic: Sic, table: Path) -> None:
+    table.write_text("path,labels\n0.png,a\n1.png,b\n2.png,a|c\n")
+    found = sic.json("data", "check", table, code=1)
+    assert found["problems"][0].startswith("No training image shows 'c' and nothing else")
+
+
+def test_check_groups_and_layout(sic: Sic, bird_folders: Path, tmp_path: Path) -> None:
+    found = sic.json("data", "check", bird_folders, "--group", r"bird \d", "--layout", "folders")
+    assert found["layout"] == "class folders" and found["groups"] == 4
+    assert "--group" in sic.refuse("data", "check", bird_folders, "--group", "(")
+    assert "--layout" in sic.refuse("data", "check", bird_folders, "--layout", "zip")
+    assert "does not exist" in sic.refuse("data", "check", tmp_path / "nowhere")
+
+
+def test_show_draws_a_sheet(sic: Sic, table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new folder" / "sheet.png"
+    assert "2 classes" in sic("data", "show", table, "--out", out, "--per-class", 2).stdout
+    with Image.open(out) as sheet:
+        assert sheet.width > 320 and sheet.height > 160
+    assert "--out" in sic.refuse("data", "show", table, "--out", tmp_path / "sheet.doc")
+
+
+def test_show_does_not_write_among_the_images(sic: Sic, bird_folders: Path) -> None:
+    assert "lies inside the images" in sic.refuse("data", "show", bird_folders, "--out", bird_folders / "sheet.png")

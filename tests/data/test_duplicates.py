@@ -1,0 +1,149 @@
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance
+from scipy.fft import dct
+from scipy.ndimage import gaussian_filter
+
+from sic.data.duplicates import SIDE, Fingerprint, align, fingerprint, hashes, near_copies
+
+Change = Callable[[Image.Image], Image.Image]
+
+
+@cache
+def picture(seed: int, height: int = 120, width: int = 160, common: float = 0) -> Image.Image:
+    """Something like a photograph: structure at all sizes; a share of it is common to all pictures, as in X-rays."""
+
+    def structure(rng: np.random.Generator) -> np.ndarray:
+        noise = [gaussian_filter(rng.normal(size=(height, width, 3)), (s, s, 0)) * s**1.5 for s in (1, 3, 8, 20)]
+        return np.sum(noise, 0)
+
+    values = structure(np.random.default_rng(seed)) * (1 - common) + structure(np.random.default_rng(9999)) * common
+    values = (values - values.mean()) / values.std() * 50 + 128
+    return Image.fromarray(values.clip(0, 255).astype(np.uint8))
+
+
+def jpeg(image: Image.Image, quality: int = 40) -> Image.Image:
+    from io import BytesIO
+
+    stream = BytesIO()
+    image.save(stream, "JPEG", quality=quality)
+    return Image.open(stream).convert("RGB")
+
+
+def cropped(image: Image.Image, share: float = 0.03) -> Image.Image:
+    width, height = image.size
+    return image.crop((round(width * share), 0, width, round(height * (1 - share))))
+
+
+def with_object(image: Image.Image) -> Image.Image:
+    """Another object in one place: a twentieth of the picture."""
+    pixels = np.array(image)
+    height, width = pixels.shape[:2]
+    pixels[height // 2 : height // 2 + height // 4, width // 5 : width // 5 + width // 5] = (250, 250, 20)
+    return Image.fromarray(pixels)
+
+
+COPIES: dict[str, Change] = {
+    "as it is": lambda image: image,
+    "JPEG": jpeg,
+    "half the size": lambda image: image.resize((80, 60)),
+    "twice the size": lambda image: image.resize((320, 240), Image.Resampling.BICUBIC),
+    "other proportions": lambda image: image.resize((128, 128)),
+    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.1),
+    "paler": lambda image: ImageEnhance.Contrast(image).enhance(0.7),
+    "grey": lambda image: image.convert("L").convert("RGB"),
+    "cropped": cropped,
+    "cropped, small, JPEG": lambda image: jpeg(cropped(image, 0.02).resize((100, 75)), 60),
+}
+OTHERS: dict[str, Change] = {
+    "mirrored": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    "upside down": lambda image: image.transpose(Image.Transpose.ROTATE_180),
+    "an object more": with_object,
+    "half of it": lambda image: image.crop((0, 0, 80, 120)),
+    "negative": lambda image: Image.eval(image, lambda value: 255 - value),
+}
+
+
+def prints(images: list[Image.Image]) -> list[Fingerprint]:
+    return [fingerprint(image) for image in images]
+
+
+PICTURES = [picture(seed) for seed in range(12)]
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_are_found_and_nothing_else(name: str) -> None:
+    copies = [COPIES[name](image) for image in PICTURES[::2]]
+    assert near_copies(prints(PICTURES), prints(copies)) == [(2 * i, i) for i in range(6)]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_another_picture_is_not_found(name: str) -> None:
+    assert near_copies(prints(PICTURES), prints([OTHERS[name](image) for image in PICTURES])) == []
+
+
+def test_pictures_that_share_most_are_not_copies() -> None:
+    """Hashes alone would say so: many of these pairs differ in a few bits only."""
+    alike = [picture(seed, common=0.8) for seed in range(40)]
+    first, second = prints(alike[:20]), prints(alike[20:])
+    bits = hashes(np.stack([p.grey for p in first]))[:, None] ^ hashes(np.stack([p.grey for p in second]))
+    assert (np.bitwise_count(bits) <= 10).sum() > 20
+    assert near_copies(first, second) == []
+    assert near_copies(first, prints([jpeg(image) for image in alike[:20]])) == [(i, i) for i in range(20)]
+
+
+def test_small_and_featureless_pictures_are_not_compared() -> None:
+    small = prints([image.resize((20, 40)) for image in PICTURES])
+    assert near_copies(small, small) == []
+    flat = prints([Image.new("RGB", (64, 64), colour) for colour in ("white", "grey", "black")])
+    assert near_copies(flat, flat) == []
+    assert near_copies([], small) == near_copies(small, []) == []
+
+
+def test_many_copies_of_one_picture_take_bounded_work() -> None:
+    many = prints([PICTURES[0]]) * 600
+    assert [j for _, j in near_copies(many, many[:3])] == [0, 1, 2]
+
+
+def test_of_several_copies_the_closest_counts() -> None:
+    image = PICTURES[0]
+    versions = prints([jpeg(image, 20), cropped(image), jpeg(image, 95), image.resize((90, 70)), PICTURES[1]])
+    assert near_copies(versions, prints([image])) == [(2, 0)]
+
+
+def test_digests_are_of_the_pixels_and_their_shape() -> None:
+    image = PICTURES[0]
+    assert fingerprint(image).digest == fingerprint(image.copy()).digest != fingerprint(jpeg(image)).digest
+    turned = Image.frombytes("RGB", (120, 160), image.tobytes())
+    assert fingerprint(turned).digest != fingerprint(image).digest
+
+
+def test_hashes_agree_with_a_slow_one() -> None:
+    greys = np.stack([fingerprint(image).grey for image in PICTURES])
+    for grey, code in zip(greys, hashes(greys), strict=True):
+        half = grey.astype(float).reshape(SIDE // 2, 2, SIDE // 2, 2).mean((1, 3))
+        low = dct(dct(half, axis=0), axis=1)[:8, :8].ravel()
+        low[0] = 0
+        bits = [str(int(value > np.median(low))) for value in low]
+        expected = int.from_bytes(int("".join(bits), 2).to_bytes(8, "big"), "little")
+        assert int(code) == expected
+
+
+def test_alignment_finds_a_known_move() -> None:
+    """b(y) = a(y + down + tall·y), and the same for x, in half sides from the middle."""
+    rng = np.random.default_rng(0)
+    waves = [(rng.normal(size=2) * 6, rng.uniform(0, 6), rng.normal()) for _ in range(12)]
+
+    def field(y: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return np.sum([size * np.cos(k[0] * y + k[1] * x + phase) for k, phase, size in waves], 0)
+
+    y, x = (np.mgrid[:64, :64] - 31.5) / 31.5
+    down, right, tall, wide = move = 0.03, -0.05, 0.04, -0.02
+    a = field(y, x).astype(np.float32)[None]
+    b = field(y + down + tall * y, x + right + wide * x).astype(np.float32)[None]
+    moved, found = align(a, b, np.zeros((1, 4), np.float32))
+    np.testing.assert_allclose(found[0], move, atol=2e-3)
+    assert np.abs(moved - b)[:, 6:-6, 6:-6].max() < 0.05 * np.abs(b).max() < np.abs(a - b).max()
