@@ -20,6 +20,7 @@ from sic.bcos import (
     is_explaining,
     linear_maps,
 )
+from sic.bcos.explanation import constant_parameter
 from tests.models import norms_take_the_next_batch
 
 
@@ -29,7 +30,7 @@ def settled(name: str) -> nn.Module:
     net = backbones.create(name)
     norms_take_the_next_batch(net)
     with torch.no_grad():
-        net.train()(encode_colours(torch.rand(8, 3, 24, 24)))
+        net.train()(torch.rand(8, 3, 24, 24))
     return net.eval()
 
 
@@ -45,7 +46,7 @@ def images() -> Tensor:
 
 def explain(net: nn.Module, images: Tensor) -> LinearMaps:
     with explaining() as trace:
-        return linear_maps(net(encode_colours(images))[:, :2], trace)
+        return linear_maps(net(images)[:, :2], trace)
 
 
 def same(a: LinearMaps, b: LinearMaps) -> bool:
@@ -67,7 +68,7 @@ def test_explaining_twice_gives_the_same_and_leaves_nothing_behind(net: nn.Modul
 
 
 def test_explaining_does_not_touch_gradients_that_are_there(net: nn.Module, images: Tensor) -> None:
-    net(encode_colours(images)).sum().backward()
+    net(images).sum().backward()
     before = [parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None]
     explain(net, images)
     after = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
@@ -110,11 +111,11 @@ def test_another_thread_does_not_see_the_mode() -> None:
 
 def test_training_goes_on_in_another_thread(net: nn.Module, images: Tensor) -> None:
     def gradient() -> Tensor:
-        grads = torch.autograd.grad(net(encode_colours(images)).square().sum(), list(net.parameters()))
+        grads = torch.autograd.grad(net(images).square().sum(), list(net.parameters()))
         return torch.cat([g.flatten() for g in grads])
 
     with explaining() as trace:
-        outputs = net(encode_colours(images))[:, :2]
+        outputs = net(images)[:, :2]
         meanwhile = in_another_thread(gradient)
         maps = linear_maps(outputs, trace)
     torch.testing.assert_close(meanwhile, gradient(), rtol=1e-4, atol=1e-5)
@@ -144,9 +145,9 @@ def test_contexts_inside_one_another_are_separate(images: Tensor) -> None:
 
 def test_one_context_explains_one_forward_pass(net: nn.Module, images: Tensor) -> None:
     with explaining():
-        net(encode_colours(images))
+        net(images)
         with pytest.raises(RuntimeError, match="one explanation context explains one forward pass"):
-            net(encode_colours(images))
+            net(images)
     explain(net, images)
 
 
@@ -199,6 +200,26 @@ def test_an_input_independent_term_is_trained_as_usual() -> None:
     net = Affine()
     net(encode_colours(torch.rand(5, 3, 2, 2))).sum().backward()
     torch.testing.assert_close(net.term.grad, torch.full((1, 3), 5.0))
+
+
+def test_a_parameter_is_itself_unless_it_is_explained() -> None:
+    parameter = nn.Parameter(torch.randn(1, 4, 5))
+    assert constant_parameter(parameter) is parameter
+    with explaining() as trace:
+        encode_colours(torch.rand(3, 3, 2, 2))
+        copies = constant_parameter(parameter)
+        assert torch.equal(copies, parameter.detach().expand(3, 4, 5))
+        assert [copy is copies for copy in trace.constants] == [True]
+    assert constant_parameter(parameter) is parameter
+
+
+def test_rows_of_one_input_share_its_constants() -> None:
+    """Layers that see each image as several rows, one image's after the other's."""
+    with explaining() as trace:
+        encoded = encode_colours(torch.rand(2, 3, 2, 2)).flatten(1)
+        windows = encoded.reshape(6, 8) + constant(torch.ones(1, 8), 6)
+        maps = linear_maps((windows.reshape(2, 24) * torch.tensor([[1.0], [10.0]])).sum(1, keepdim=True), trace)
+    torch.testing.assert_close(maps.constants, torch.tensor([[24.0], [240.0]]))
 
 
 def test_an_output_that_ignores_the_input_has_no_pixels() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 
-from sic.bcos import BcosConv2d, BcosLinear, bcos_similarity, explaining
+from sic.bcos import BcosConv2d, BcosLinear, bcos_similarity, encode_colours, explaining, fade, linear_maps
 
 BS = (1, 1.5, 2, 3)
 CONVOLUTIONS = [
@@ -33,6 +33,11 @@ def dynamic_row(x: Tensor, w: Tensor, b: float) -> Tensor:
     """The row of `W(x)` of one unit: `|cos|^(B-1) ŵ`."""
     cosine = x @ w / (x.norm() * w.norm())
     return cosine.abs() ** (b - 1) * w / w.norm()
+
+
+def length(layer: BcosLinear | BcosConv2d, out: int) -> float:
+    """What the norm of a unit's weights scales its output by."""
+    return 1.0 if layer.unit else layer.weight[out].detach().norm().item()
 
 
 def patch(layer: BcosConv2d, padded: Tensor, out: int, row: int, column: int) -> tuple[slice, list[int], list[int]]:
@@ -61,7 +66,10 @@ def slow_convolution(layer: BcosConv2d, images: Tensor) -> Tensor:
         padded = pad(layer, images[n])
         channels, rows, columns = patch(layer, padded, out, row, column)
         x = padded[channels][:, rows][:, :, columns].flatten()
-        result[n, out, row, column] = unit(x, layer.weight[out].detach().flatten(), layer.b)
+        value = unit(x, layer.weight[out].detach().flatten(), 1 + layer.progress * (layer.b - 1))
+        result[n, out, row, column] = value * length(layer, out)
+        if layer.bias is not None:
+            result[n, out, row, column] += (1 - layer.progress) * layer.bias[out].item()
     return result
 
 
@@ -77,7 +85,8 @@ def slow_matrix(layer: BcosConv2d, image: Tensor) -> Tensor:
         padded = pad(layer, image)
         channels, rows, columns = patch(layer, padded, out, row, column)
         x = padded[channels][:, rows][:, :, columns]
-        weights = dynamic_row(x.flatten(), layer.weight[out].detach().flatten(), layer.b).view(x.shape)
+        b = 1 + layer.progress * (layer.b - 1)
+        weights = dynamic_row(x.flatten(), layer.weight[out].detach().flatten(), b).view(x.shape) * length(layer, out)
         full = torch.zeros_like(padded)
         for i, r in enumerate(rows):
             for j, c in enumerate(columns):
@@ -213,6 +222,137 @@ def test_the_length_of_a_weight_does_not_matter() -> None:
         linear.weight *= 7
         conv.weight *= 0.3
     torch.testing.assert_close((linear(x), conv(image)), before)
+
+
+def faded(layer: nn.Module, progress: float) -> nn.Module:
+    """In float64, with a large bias where there is one."""
+    fade(layer, progress)
+    layer.double()
+    if layer.bias is not None:
+        nn.init.normal_(layer.bias)
+    return layer
+
+
+@pytest.mark.parametrize("progress", [0, 0.3, 1])
+@pytest.mark.parametrize("settings", CONVOLUTIONS[1::2], ids=str)
+def test_a_fading_convolution_is_what_the_loop_says(settings: dict[str, int], progress: float) -> None:
+    torch.manual_seed(12)
+    layer = faded(BcosConv2d(4, 4, **settings, unit=False, bias=True), progress)
+    images = torch.randn(2, 4, 6, 5, dtype=torch.double)
+    torch.testing.assert_close(layer(images), slow_convolution(layer, images), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("unit_weights", [True, False])
+@pytest.mark.parametrize("b", BS)
+@pytest.mark.parametrize("progress", [0, 0.3, 0.5, 1])
+def test_a_fading_linear_layer_is_what_the_loop_says(progress: float, b: float, unit_weights: bool) -> None:
+    torch.manual_seed(13)
+    layer = faded(BcosLinear(7, 5, b, unit=unit_weights, bias=True), progress)
+    x = torch.randn(3, 7, dtype=torch.double)
+    expected = torch.tensor(
+        [
+            [
+                unit(row, w, 1 + progress * (b - 1)) * length(layer, out) + (1 - progress) * layer.bias[out].item()
+                for out, w in enumerate(layer.weight.detach())
+            ]
+            for row in x
+        ],
+        dtype=torch.double,
+    )
+    torch.testing.assert_close(layer(x), expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_convolution_starts_out_as_that_of_torch(settings: dict[str, int], bias: bool) -> None:
+    torch.manual_seed(14)
+    theirs = nn.Conv2d(4, 8, **settings, bias=bias).double()
+    ours = faded(BcosConv2d(4, 8, **settings, unit=False, bias=bias), 0)
+    ours.load_state_dict(theirs.state_dict())  # the same names
+    x = torch.randn(2, 4, 7, 6, dtype=torch.double)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("shape", "bias"), [((3, 7), True), ((2, 4, 7), True), ((3, 7), False), ((2, 4, 7), False), ((7,), False)]
+)
+def test_a_linear_layer_starts_out_as_that_of_torch(shape: tuple[int, ...], bias: bool) -> None:
+    torch.manual_seed(15)
+    theirs = nn.Linear(7, 5, bias=bias).double()
+    ours = faded(BcosLinear(7, 5, unit=False, bias=bias), 0)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(shape, dtype=torch.double)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-14, atol=1e-14)
+
+
+def test_progress_raises_b() -> None:
+    layer = BcosLinear(3, 2, b=2.5)
+    got = []
+    for progress in (0, 0.5, 1):
+        fade(layer, progress)
+        got.append(layer.current_b)
+    assert got == [1, 1.75, 2.5]
+
+
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_without_unit_weights_their_length_scales_the_output(kind: str) -> None:
+    torch.manual_seed(16)
+    layer: nn.Module = BcosLinear(6, 4, unit=False) if kind == "linear" else BcosConv2d(3, 4, 3, unit=False)
+    x = torch.randn(2, 6) if kind == "linear" else torch.randn(2, 3, 5, 5)
+    before = layer(x)
+    with torch.no_grad():
+        layer.weight *= 7
+    torch.testing.assert_close(layer(x), 7 * before)
+
+
+@pytest.mark.parametrize("unit_weights", [True, False])
+@pytest.mark.parametrize("progress", [0, 0.4, 1])
+@pytest.mark.parametrize(
+    "settings", [{"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1, "groups": 2}], ids=str
+)
+def test_dynamic_matrix_and_the_share_of_the_bias(
+    settings: dict[str, int], progress: float, unit_weights: bool
+) -> None:
+    torch.manual_seed(17)
+    layer = faded(BcosConv2d(6, 4, **settings, unit=unit_weights, bias=True), progress)
+    images = torch.rand(2, 3, 4, 3, dtype=torch.double)
+    with explaining() as trace:
+        out = layer(encode_colours(images))
+        maps = linear_maps(out.flatten(1), trace)
+    for n, x in enumerate(torch.cat([images, 1 - images], dim=1)):
+        expected = slow_matrix(layer, x)
+        torch.testing.assert_close(maps.weights[n].flatten(1), expected, rtol=1e-3, atol=1e-5)
+        bias = ((1 - progress) * layer.bias.detach())[:, None, None].expand(out.shape[1:])
+        torch.testing.assert_close(maps.constants[n], bias.flatten())
+        values = maps.weights[n].flatten(1) @ x.flatten() + maps.constants[n]
+        torch.testing.assert_close(values, out[n].detach().flatten(), rtol=1e-11, atol=1e-13)
+    assert (maps.constants == 0).all() == (progress == 1)
+
+
+@pytest.mark.parametrize("progress", [0, 0.4, 1])
+def test_dynamic_matrix_of_a_fading_linear_layer(progress: float) -> None:
+    torch.manual_seed(18)
+    layer = faded(BcosLinear(24, 3, unit=False, bias=True), progress)
+    images = torch.rand(2, 3, 2, 2, dtype=torch.double)
+    with explaining() as trace:
+        maps = linear_maps(layer(encode_colours(images).flatten(1)), trace)
+    for n, x in enumerate(torch.cat([images, 1 - images], dim=1).flatten(1)):
+        rows = [dynamic_row(x, w, 1 + progress) * w.norm() for w in layer.weight.detach()]
+        torch.testing.assert_close(maps.weights[n].flatten(1), torch.stack(rows), rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(maps.constants[n], (1 - progress) * layer.bias.detach())
+
+
+@pytest.mark.parametrize("progress", [0, 0.5, 1])
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_a_bias_is_trained_as_far_as_it_is_there(kind: str, progress: float) -> None:
+    layer: nn.Module = BcosLinear(6, 4, bias=True) if kind == "linear" else BcosConv2d(3, 4, 3, bias=True)
+    fade(layer, progress)
+    x = torch.randn(2, 6) if kind == "linear" else torch.randn(2, 3, 3, 3)
+    layer(x).sum().backward()
+    if progress == 1:
+        assert layer.bias.grad is None
+    else:
+        torch.testing.assert_close(layer.bias.grad, torch.full((4,), 2.0 * (1 - progress)))
 
 
 @pytest.mark.parametrize("layer", [BcosLinear(3, 2), BcosConv2d(3, 2, 1)], ids=["linear", "convolution"])

@@ -73,6 +73,16 @@ def constant(term: Tensor, batch: int) -> Tensor:
     return leaf
 
 
+def constant_parameter(value: Tensor) -> Tensor:
+    """A parameter as an input-independent term; while explaining one copy for each input."""
+    trace = _trace.get()
+    if trace is None or trace.source is None:
+        return value
+    while value.dim() < 3 or len(value) != 1:  # some leave the batch's dimension out
+        value = value[None]
+    return constant(value, len(trace.source))
+
+
 @dataclass
 class LinearMaps:
     """Dynamic-linear summaries of K outputs for N inputs: `outputs = Σ weights ⊙ source + constants`."""
@@ -97,6 +107,7 @@ def linear_maps(outputs: Tensor, trace: Trace) -> LinearMaps:
         weights.append(grads[0])
         share = outputs.new_zeros(outputs.shape[0])
         for leaf, grad in zip(trace.constants, grads[1:], strict=True):
-            share = share + (leaf.detach() * grad).flatten(1).sum(1)
+            # Some layers see several rows for each input (windows of an image), one input's after the other's.
+            share = share + (leaf.detach() * grad).reshape(len(share), -1).sum(1)
         constants.append(share)
     return LinearMaps(torch.stack(weights, 1), torch.stack(constants, 1))

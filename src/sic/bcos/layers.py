@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sic.bcos.explanation import frozen
+from sic.bcos.fading import Fading, add_bias
 
 EPS = 1e-6
 """Added to squared patch norms, as in B-cos v2, so that an all-zero patch gives zero and a finite gradient."""
@@ -34,38 +35,58 @@ def widened(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
+def unit_norms(weight: Tensor) -> Tensor:
+    """`‖w‖` of every output unit."""
+    return weight.flatten(1).norm(dim=1).clamp_min(1e-12)
+
+
 def unit_norm(weight: Tensor) -> Tensor:
     """`ŵ`: every output unit's weights scaled to norm 1."""
-    norm = weight.flatten(1).norm(dim=1).clamp_min(1e-12)
-    return weight / norm.view(-1, *[1] * (weight.dim() - 1))
+    return weight / unit_norms(weight).view(-1, *[1] * (weight.dim() - 1))
 
 
-def _check_b(b: float) -> float:
-    if b < 1:
-        raise ValueError(f"B must be at least 1, got {b}")
-    return b
+class BcosUnit(Fading):
+    """What B-cos layers share. `unit`: the weights count by their direction only, as in B-cos v2; otherwise their norm
+    scales the output, as in the conventional layer that they come from."""
+
+    b: float
+    unit: bool
+
+    def set_up(self, b: float, unit: bool) -> None:
+        if b < 1:
+            raise ValueError(f"B must be at least 1, got {b}")
+        self.b, self.unit = b, unit
+
+    @property
+    def current_b(self) -> float:
+        """B, while fading somewhere between 1 and its final value."""
+        return 1 + self.progress * (self.b - 1)
 
 
-class BcosLinear(nn.Linear):
-    """B-cos linear layer: …×in → …×out, no bias."""
+class BcosLinear(BcosUnit, nn.Linear):
+    """B-cos linear layer: …×in → …×out. A bias is there only to fade."""
 
-    def __init__(self, in_features: int, out_features: int, b: float = 2) -> None:
-        super().__init__(in_features, out_features, bias=False)
-        self.b = _check_b(b)
+    def __init__(
+        self, in_features: int, out_features: int, b: float = 2, *, unit: bool = True, bias: bool = False
+    ) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        self.set_up(b, unit)
 
     def forward(self, x: Tensor) -> Tensor:
-        linear = F.linear(x, unit_norm(self.weight))
-        if self.b == 1:
-            return linear
-        norm = widened(x).norm(dim=-1, keepdim=True)
-        return linear * cosine_scale(linear, norm + 1e-12, self.b).to(linear.dtype)
+        out = linear = F.linear(x, unit_norm(self.weight) if self.unit else self.weight)
+        if self.current_b != 1:
+            norm = widened(x).norm(dim=-1, keepdim=True) + 1e-12
+            if not self.unit:
+                linear = linear / unit_norms(self.weight)
+            out = out * cosine_scale(linear, norm, self.current_b).to(out.dtype)
+        return add_bias(out, self.bias, self.progress)
 
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, B={self.b}"
+        return f"{super().extra_repr()}, B={self.b}"
 
 
-class BcosConv2d(nn.Conv2d):
-    """B-cos 2-D convolution: N×in×H×W → N×out×H'×W', zero padding, no bias."""
+class BcosConv2d(BcosUnit, nn.Conv2d):
+    """B-cos 2-D convolution: N×in×H×W → N×out×H'×W', zero padding. A bias is there only to fade."""
 
     def __init__(
         self,
@@ -77,6 +98,9 @@ class BcosConv2d(nn.Conv2d):
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
         b: float = 2,
+        *,
+        unit: bool = True,
+        bias: bool = False,
     ) -> None:
         def pair(value: int | Sequence[int]) -> tuple[int, int]:
             return (value, value) if isinstance(value, int) else (value[0], value[1])
@@ -89,9 +113,9 @@ class BcosConv2d(nn.Conv2d):
             pair(padding),
             pair(dilation),
             groups,
-            bias=False,
+            bias=bias,
         )
-        self.b = _check_b(b)
+        self.set_up(b, unit)
 
     def patch_norms(self, x: Tensor) -> Tensor:
         """`‖patch‖`, N×G×H'×W': the root of a box-filtered sum of squares over each group's channels."""
@@ -102,13 +126,16 @@ class BcosConv2d(nn.Conv2d):
         return (sums + EPS).sqrt()
 
     def forward(self, x: Tensor) -> Tensor:
-        linear = F.conv2d(x, unit_norm(self.weight), None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
-        if self.b == 1:
-            return linear
-        norms = self.patch_norms(x)
-        if self.groups > 1:
-            norms = norms.repeat_interleave(self.out_channels // self.groups, dim=1)
-        return linear * cosine_scale(linear, norms, self.b).to(linear.dtype)
+        weight = unit_norm(self.weight) if self.unit else self.weight
+        out = linear = F.conv2d(x, weight, None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
+        if self.current_b != 1:
+            norms = self.patch_norms(x)
+            if 1 < self.groups < self.out_channels:
+                norms = norms.repeat_interleave(self.out_channels // self.groups, dim=1)
+            if not self.unit:
+                linear = linear / unit_norms(self.weight)[:, None, None]
+            out = out * cosine_scale(linear, norms, self.current_b).to(out.dtype)
+        return add_bias(out, None if self.bias is None else self.bias[:, None, None], self.progress)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, B={self.b}"

@@ -1,82 +1,112 @@
-"""Bias-free norms. Their statistics are part of the dynamic weight: constants while explaining.
+"""Norms without a bias. Their statistics are part of the dynamic weight: constants while explaining.
 
-"Uncentred" as in B-cos v2: divide by the standard deviation, but do not subtract the mean, because a subtracted mean is
-an input-independent term once the statistics are fixed. `LayerNorm` subtracts it, which is linear in its own input.
+Batch norm is uncentred, as in B-cos v2: a running mean is an input-independent term, so it is not subtracted. The
+norms of single images keep their centring, because an image's own mean is linear in the image.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from sic.bcos.explanation import frozen
+from sic.bcos.fading import Fading, add_bias
 from sic.bcos.layers import widened
 
 
-class BatchNormUncentred2d(nn.Module):
-    """N×C×H×W; batch variance in training, running variance (a mean of biased batch variances) in evaluation."""
+class BatchNormUncentred2d(Fading, nn.Module):
+    """N×C×…; batch variance in training, running variance (a mean of biased batch variances) in evaluation.
+
+    With `bias` it can fade: at `progress` 0 it is a conventional batch norm.
+    """
 
     running_var: Tensor
+    running_mean: Tensor
 
-    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1, bias: bool = False) -> None:
         super().__init__()
         self.eps, self.momentum = eps, momentum
         self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
         self.register_buffer("running_var", torch.ones(channels))
+        if bias:
+            self.register_buffer("running_mean", torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            wide = widened(x)
-            # Faster than `var` on a CPU, and exact enough while means stay below about 100 standard deviations.
-            variance = (wide.square().mean(dim=(0, 2, 3)) - wide.mean(dim=(0, 2, 3)).square()).clamp_min(0)
-            with torch.no_grad():
-                self.running_var.lerp_(variance.detach().to(self.running_var.dtype), self.momentum)
-        else:
-            variance = self.running_var
+        mean, variance = self._statistics(x)
         scale = self.weight * frozen(variance + self.eps).rsqrt()
-        return x * scale.to(x.dtype)[:, None, None]
+        spread = (-1, *[1] * (x.dim() - 2))
+        out = x * scale.to(x.dtype).view(spread)
+        if self.bias is None or mean is None:
+            return out
+        return add_bias(out, (self.bias - mean * scale).view(spread), self.progress)
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Mean (where it matters) and variance of every channel."""
+        if not self.training:
+            return self.running_mean if self.bias is not None else None, self.running_var
+        dims = [0, *range(2, x.dim())]
+        wide = widened(x)
+        # Faster than `var` on a CPU, and exact enough while means stay below about 100 standard deviations.
+        mean = wide.mean(dim=dims)
+        variance = (wide.square().mean(dim=dims) - mean.square()).clamp_min(0)
+        with torch.no_grad():
+            self.running_var.lerp_(variance.detach().to(self.running_var.dtype), self.momentum)
+            if self.bias is not None:
+                self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
+        return mean, variance
 
 
-class GroupNormUncentred2d(nn.Module):
-    """N×C×H×W, statistics per image and group of channels. One group: the layer norm of convolutional networks."""
+class LayerNorm(Fading, nn.Module):
+    """…×C, statistics over the last dimensions, as many as `shape` has; the centring stays linear in the input."""
 
-    def __init__(self, groups: int, channels: int, eps: float = 1e-5) -> None:
+    def __init__(
+        self, shape: int | Sequence[int], eps: float = 1e-5, *, affine: bool = True, bias: bool = False
+    ) -> None:
+        super().__init__()
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.eps, self.dims = eps, tuple(range(-len(shape), 0))
+        self.weight = nn.Parameter(torch.ones(shape)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(shape)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = standardised(x, self.dims, self.eps)
+        if self.weight is not None:
+            normed = normed * self.weight
+        return add_bias(normed.to(x.dtype), self.bias, self.progress)
+
+
+class LayerNorm2d(LayerNorm):
+    """N×C×H×W, statistics over the channels of each position."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class GroupNorm(Fading, nn.Module):
+    """N×C×…, statistics per image and group of channels. One group: the layer norm of convolutional networks."""
+
+    def __init__(
+        self, groups: int, channels: int, eps: float = 1e-5, *, affine: bool = True, bias: bool = False
+    ) -> None:
         super().__init__()
         if channels % groups:
             raise ValueError(f"{channels} channels do not divide into {groups} groups")
         self.groups, self.eps = groups, eps
-        self.weight = nn.Parameter(torch.ones(channels))
+        self.weight = nn.Parameter(torch.ones(channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         grouped = x.unflatten(1, (self.groups, -1))
-        variance = widened(grouped).var(dim=(2, 3, 4), unbiased=False, keepdim=True)
-        scale = frozen((variance + self.eps).rsqrt()).to(x.dtype)
-        return (grouped * scale).flatten(1, 2) * self.weight.to(x.dtype)[:, None, None]
+        normed = standardised(grouped, tuple(range(2, grouped.dim())), self.eps).flatten(1, 2)
+        spread = (-1, *[1] * (x.dim() - 2))
+        if self.weight is not None:
+            normed = normed * self.weight.view(spread)
+        return add_bias(normed.to(x.dtype), None if self.bias is None else self.bias.view(spread), self.progress)
 
 
-class PositionNormUncentred2d(nn.Module):
-    """N×C×H×W, statistics over the channels of each position."""
-
-    def __init__(self, channels: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = widened(x)
-        variance = wide.var(dim=1, unbiased=False, keepdim=True)
-        scale = frozen((variance + self.eps).rsqrt()).to(x.dtype)
-        return x * scale * self.weight.to(x.dtype)[:, None, None]
-
-
-class LayerNorm(nn.Module):
-    """…×C, centred, statistics over the last dimension; the centring stays linear in the input."""
-
-    def __init__(self, features: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = widened(x)
-        centred = wide - wide.mean(dim=-1, keepdim=True)
-        scale = frozen((centred.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt())
-        return (centred * scale * self.weight).to(x.dtype)
+def standardised(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+    """Mean 0 and variance 1 over `dims`; the scale is constant while explaining, the centring is linear anyway."""
+    wide = widened(x)
+    centred = wide - wide.mean(dim=dims, keepdim=True)
+    return centred * frozen((centred.square().mean(dim=dims, keepdim=True) + eps).rsqrt())

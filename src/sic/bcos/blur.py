@@ -1,0 +1,62 @@
+"""Anti-aliased down-sampling: blur before striding, so that no grid shows in contribution maps."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Blur(nn.Module):
+    """N×C×H×W → the same size, each channel smoothed by a triangle of width 2·stride - 1.
+
+    Of the patterns that a stride can draw, those that repeat with the stride, the triangle lets none pass.
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    def __init__(self, stride: tuple[int, int]) -> None:
+        super().__init__()
+        self.stride = stride
+        for name, step in zip(("rows", "columns"), stride, strict=True):
+            self.register_buffer(name, self.triangle(step), persistent=False)
+
+    @staticmethod
+    def triangle(stride: int) -> Tensor:
+        """
+        >>> Blur.triangle(2)
+        tensor([0.2500, 0.5000, 0.2500])
+        """
+        rise = torch.arange(1, stride + 1)
+        return torch.cat([rise, rise[:-1].flip(0)]) / stride**2
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels, (vertical, horizontal) = x.shape[1], (step - 1 for step in self.stride)
+        # The border repeats: padding with zeros would darken it.
+        x = F.pad(x, (horizontal, horizontal, vertical, vertical), mode="replicate")
+        x = F.conv2d(x, self.rows.to(x.dtype).view(1, 1, -1, 1).expand(channels, -1, -1, -1), groups=channels)
+        return F.conv2d(x, self.columns.to(x.dtype).view(1, 1, 1, -1).expand(channels, -1, -1, -1), groups=channels)
+
+    def extra_repr(self) -> str:
+        return f"stride={self.stride}"
+
+
+WIDEST = 4
+"""The widest stride that is worth a blur: before the patches of a transformer it would leave nothing to see."""
+
+
+def antialias(module: nn.Module) -> None:
+    """In place: put a blur before every layer below `module` that strides, but for patches wider than `WIDEST`."""
+    wrapped: dict[int, nn.Module] = {}
+    for name, child in module._modules.items():
+        if isinstance(child, nn.Conv2d | nn.AvgPool2d | nn.MaxPool2d):
+            stride = _pair(child.stride)
+            # An average over its own stride sees every pixel once, with equal weight: there is nothing to mend.
+            fair = isinstance(child, nn.AvgPool2d) and _pair(child.kernel_size) == stride
+            if 1 < max(stride) <= WIDEST and not fair:
+                module._modules[name] = wrapped.setdefault(id(child), nn.Sequential(Blur(stride), child))
+        elif child is not None:
+            antialias(child)
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
