@@ -12,6 +12,7 @@ import torch
 import sic
 from sic.data.images import Preprocessing, to_tensor
 from sic.directory import (
+    CARD,
     CONFIG,
     SUPPORTS,
     WEIGHTS,
@@ -33,7 +34,14 @@ def model(seed: int = 0, per_class: int = 2, keep_images: bool = True) -> SavedM
     """Random weights; the supports are random images with their true latents."""
     torch.manual_seed(seed)
     config = Config(
-        "resnet_tiny", CLASSES, "single", Preprocessing(SIZE, SIZE), per_class, 0.5, latent=8, figures={"accuracy": 0.5}
+        "resnet_tiny",
+        CLASSES,
+        "single",
+        Preprocessing(SIZE, SIZE),
+        per_class,
+        0.5,
+        latent=8,
+        figures={"test": {"accuracy": 0.5}},
     )
     number = len(CLASSES) * per_class
     classifier = build(config, number).eval()
@@ -110,7 +118,7 @@ def test_the_config_says_what_the_model_is(saved: Path) -> None:
     content = json.loads((saved / CONFIG).read_text(encoding="utf-8"))
     assert content["classes"] == CLASSES and "möwe" in (saved / CONFIG).read_text(encoding="utf-8")
     assert content["bias"] == pytest.approx(-np.log(2)) and content["temperature"] == 0.5
-    assert content["figures"] == {"accuracy": 0.5}
+    assert content["figures"] == {"test": {"accuracy": 0.5}}
     assert content["weights_sha256"] == hashlib.sha256((saved / WEIGHTS).read_bytes()).hexdigest()
     assert content["versions"]["torch"] == torch.__version__
     assert read_config(saved) == (model().config, content["weights_sha256"])
@@ -118,7 +126,7 @@ def test_the_config_says_what_the_model_is(saved: Path) -> None:
 
 def test_nothing_in_the_directory_is_a_pickle(saved: Path) -> None:
     names = sorted(path.relative_to(saved).as_posix() for path in saved.rglob("*") if path.is_file())
-    assert names == [CONFIG, WEIGHTS, *(f"supports/{i:05d}.png" for i in range(6)), "supports/supports.json"]
+    assert names == [CARD, CONFIG, WEIGHTS, *(f"supports/{i:05d}.png" for i in range(6)), "supports/supports.json"]
     for name in names:
         start = (saved / name).read_bytes()[:8]
         if name.endswith(".png"):
@@ -126,6 +134,8 @@ def test_nothing_in_the_directory_is_a_pickle(saved: Path) -> None:
         elif name == WEIGHTS:  # the length of a JSON header, then the header
             header = (saved / name).read_bytes()[8 : 8 + int.from_bytes(start, "little")]
             assert "support_vectors" in json.loads(header)
+        elif name == CARD:
+            assert start == b"# An ima"
         else:
             json.loads((saved / name).read_text(encoding="utf-8"))
 
@@ -212,8 +222,13 @@ def test_a_preprocessing_that_is_unknown(copy: Path) -> None:
 
 
 def test_a_newer_format(copy: Path) -> None:
-    edit(copy, lambda content: content.update(format=2))
-    assert "newer sic (format 2); update sic" in sentence(copy)
+    edit(copy, lambda content: content.update(format=3))
+    assert "newer sic (format 3); update sic" in sentence(copy)
+
+
+def test_an_older_format(copy: Path) -> None:
+    edit(copy, lambda content: content.update(format=1))
+    assert "older sic (format 1); train the model again" in sentence(copy)
 
 
 def test_an_unknown_backbone(copy: Path) -> None:

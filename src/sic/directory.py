@@ -13,6 +13,9 @@ import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
+from sic import backbones
+from sic.backbones import Form, Load
+from sic.card import model_card
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
@@ -20,8 +23,8 @@ from sic.methods import SIC
 from sic.supports import Support, read_supports, write_supports
 from sic.version import __version__
 
-FORMAT = 1
-CONFIG, WEIGHTS, SUPPORTS = "config.json", "model.safetensors", "supports"
+FORMAT = 2
+CONFIG, WEIGHTS, SUPPORTS, CARD = "config.json", "model.safetensors", "supports", "README.md"
 RUN = "run.json"
 """The record of a training run, beside the model: settings, split, where the data was."""
 
@@ -36,6 +39,8 @@ class Config:
     preprocessing: Preprocessing
     supports_per_class: int
     temperature: float
+    form: Form = "bcos"
+    antialiased: bool = False
     latent: int = 128
     b: float = 2
     method: str = "sic"
@@ -56,10 +61,14 @@ class SavedModel:
     supports: list[Support]
 
 
-def build(config: Config, supports: int) -> SIC:
-    """An untrained classifier of this configuration with room for `supports` support vectors."""
+def build(config: Config, supports: int, *, biases: bool = False, load: Load | None = None) -> SIC:
+    """A classifier of this configuration with room for `supports` support vectors; `load` and `biases` as in
+    `backbones.create`."""
+    backbone = backbones.create(
+        config.backbone, config.form, b=config.b, antialiased=config.antialiased, biases=biases, load=load
+    )
     return SIC(
-        config.backbone,
+        backbone,
         len(config.classes),
         supports,
         latent=config.latent,
@@ -102,6 +111,7 @@ def save(model: SavedModel, folder: Path) -> None:
         "weights_sha256": hashlib.sha256(data).hexdigest(),
         "versions": {"sic": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+    write_atomically(folder / CARD, lambda path: path.write_text(model_card(content), encoding="utf-8"))
     text = json.dumps(content, indent=1, ensure_ascii=False)
     write_atomically(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
@@ -119,8 +129,9 @@ def read_config(folder: Path) -> tuple[Config, str]:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["format"] > FORMAT:
             raise SicError(f"{file} was written by a newer sic (format {content['format']}); update sic to read it.")
-        names = Config.__dataclass_fields__
-        fields = {name: content[name] for name in names}
+        if content["format"] < FORMAT:
+            raise SicError(f"{file} was written by an older sic (format {content['format']}); train the model again.")
+        fields = {name: content[name] for name in Config.__dataclass_fields__}
         fields["preprocessing"] = Preprocessing(**content["preprocessing"])
         return Config(**fields), content["weights_sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -152,6 +152,8 @@ def fit(
     data: str | Path,
     out: str | Path = "runs/model",
     *,
+    layout: str | None = None,
+    group: str | None = None,
     resume: bool = False,
     workers: int | None = None,
     reporter: "Reporter | None" = None,
@@ -159,19 +161,23 @@ def fit(
 ) -> Model:
     """Train on a folder of images, measure the result and load it.
 
-    `said`: settings as in `sic train` (epochs, backbone, size, …); what is not said is chosen. `resume` continues an
-    interrupted run with its own settings.
+    `said`: settings as in `sic train` (epochs, backbone, size, …); what is not said is chosen. `layout` and `group`:
+    as in `sic.data.open`. `resume` continues an interrupted run with its own settings.
     """
     from sic import training  # brings in Lightning, which predicting does not need
     from sic.data import open as open_data
 
     reporter = reporter or training.Silent()
     folder = Path(out)
-    opened = open_data(data, lambda done, total: reporter.advance("drawing birds", done, total))
+    opened = open_data(
+        data, lambda done, total: reporter.advance("drawing birds", done, total), layout=layout, group=group
+    )
     if opened.root.resolve() in (folder.resolve(), *folder.resolve().parents):
         raise SicError(f"--out {folder} lies inside the images in {opened.root}; put the model somewhere else.")
     images = ", ".join(f"{len(samples)} {split}" for split, samples in opened.splits.items())
     reporter.say(f"{opened.root}: {opened.layout}, {len(opened.classes)} classes, images: {images}.")
+    for problem in opened.problems:
+        reporter.warn(problem)
     if resume:
         settings = training.recorded_settings(folder, said)
         reporter.say(f"Resuming {folder} with its own settings.")

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sic import backbones
 from sic.bcos import LinearMaps, linear_maps
 from sic.evaluate import axioms
 from sic.evaluate.axioms import Axiom, as_json, measure
@@ -27,7 +28,7 @@ def photos(number: int) -> Tensor:
 def build(backbone: str = "resnet_tiny", b: float = 2, kind: type[SIC] = SIC) -> SIC:
     """In evaluation mode, with norms that have seen a batch and supports that are real latents."""
     torch.manual_seed(0)
-    model = kind(backbone, 3, len(LABELS), latent=16, temperature=0.5, b=b)
+    model = kind(backbones.create(backbone, b=b), 3, len(LABELS), latent=16, temperature=0.5, b=b)
     norms_take_the_next_batch(model)
     with torch.no_grad():
         model.train().encoder(photos(8))
@@ -173,7 +174,7 @@ def test_implementation_invariance_fails_for_other_weights() -> None:
 def test_implementation_invariance_fails_for_a_model_that_minds_the_memory_layout() -> None:
     class Layout(Changed):
         def change(self, maps: Tensor) -> Tensor:
-            weight = self.encoder.backbone.layers[0].weight
+            weight = self.encoder.backbone.network[0].weight
             return maps if weight.is_contiguous() else 2 * maps
 
     details = measured(build(kind=Layout))["implementation invariance"].details
@@ -229,7 +230,7 @@ def test_dummy_fails_for_a_model_that_sees_hidden_pixels(monkeypatch: pytest.Mon
     few = photos(2)
     found = axioms.dummy(model, few, torch.Generator().manual_seed(0))
     assert found.passed
-    model.encoder.backbone.register_forward_pre_hook(lambda _, inputs: inputs[0] + (seen[0] if seen else 0))
+    model.encoder.backbone.network.register_forward_pre_hook(lambda _, inputs: inputs[0] + (seen[0] if seen else 0))
     found = axioms.dummy(model, few, torch.Generator().manual_seed(0))
     assert not found.passed and found.worst > 1e-3
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sic import backbones
 from sic.errors import SicError
 from sic.explain import contributions as module
 from sic.explain import latent_contributions, negative_share, neuron_contributions, support_contributions
@@ -27,7 +28,7 @@ def photos(number: int) -> Tensor:
 def build(backbone: str) -> SIC:
     """In evaluation mode; the supports are the latents of `photos(4)`."""
     torch.manual_seed(0)
-    model = SIC(backbone, 3, len(LABELS), latent=16, temperature=0.5).double()
+    model = SIC(backbones.create(backbone), 3, len(LABELS), latent=16, temperature=0.5).double()
     norms_take_the_next_batch(model)
     with torch.no_grad():
         model.train().encoder(photos(8))
@@ -117,7 +118,7 @@ def test_a_dead_unit_has_an_empty_map(resnet: SIC) -> None:
 
 
 @pytest.mark.parametrize(
-    "layer", ["encoder.backbone.layers.0", "encoder.backbone.layers.4", "encoder.backbone.layers.4.path.0"]
+    "layer", ["encoder.backbone.network.0", "encoder.backbone.network.5", "encoder.backbone.network.5.path.0"]
 )
 def test_a_neuron_of_a_convolution(resnet: SIC, layer: str) -> None:
     channel = activation(resnet, layer, photos(2))[:, 3]
@@ -132,14 +133,16 @@ def test_a_neuron_of_a_convolution(resnet: SIC, layer: str) -> None:
 
 def test_a_neuron_sees_its_receptive_field_only(resnet: SIC) -> None:
     """The stem has 6×6 kernels with stride 2 and padding 2."""
-    explained = neuron_contributions(resnet, photos(1), "encoder.backbone.layers.0", 5, position=(3, 7))
+    explained = neuron_contributions(resnet, photos(1), "encoder.backbone.network.0", 5, position=(3, 7))
     seen = torch.zeros(SIZE, SIZE, dtype=torch.bool)
     seen[4:10, 12:18] = True
     assert (explained.maps[0, 0][~seen] == 0).all()
     assert (explained.maps[0, 0][seen] != 0).all()
 
 
-@pytest.mark.parametrize("layer", ["encoder.backbone.encoder.1", "encoder.backbone.encoder.0.attention.1.out"])
+@pytest.mark.parametrize(
+    "layer", ["encoder.backbone.network.encoder.1", "encoder.backbone.network.encoder.0.attention.out"]
+)
 def test_a_neuron_of_tokens_is_summed_over_them(vit: SIC, layer: str) -> None:
     explained = neuron_contributions(vit, photos(2), layer, 7)
     torch.testing.assert_close(explained.value, activation(vit, layer, photos(2))[:, :, 7].sum(dim=1)[:, None])
@@ -154,7 +157,7 @@ def test_a_neuron_of_the_projection(model: SIC) -> None:
 
 
 def test_another_thread_may_use_the_model_meanwhile(resnet: SIC) -> None:
-    layer = "encoder.backbone.layers.3"
+    layer = "encoder.backbone.network.3"
     expected = neuron_contributions(resnet, photos(1), layer, 1)
     inside: list[bool] = []
 
@@ -180,9 +183,9 @@ def hooks(model: nn.Module) -> int:
 
 
 def test_no_hook_stays_behind(resnet: SIC) -> None:
-    neuron_contributions(resnet, photos(1), "encoder.backbone.layers.3", 1)
+    neuron_contributions(resnet, photos(1), "encoder.backbone.network.3", 1)
     with pytest.raises(SicError, match="there is no unit 10000"):
-        neuron_contributions(resnet, photos(1), "encoder.backbone.layers.3", 10_000)
+        neuron_contributions(resnet, photos(1), "encoder.backbone.network.3", 10_000)
     assert hooks(resnet) == 0
 
 
@@ -192,9 +195,9 @@ def test_a_neuron_that_does_not_exist(resnet: SIC, vit: SIC) -> None:
     with pytest.raises(SicError, match="encoder.projection has 16 units; there is no unit 16"):
         neuron_contributions(resnet, photos(1), "encoder.projection", 16)
     with pytest.raises(SicError, match="has 16 units; there is no unit -1"):
-        neuron_contributions(resnet, photos(1), "encoder.backbone.layers.0", -1)
+        neuron_contributions(resnet, photos(1), "encoder.backbone.network.0", -1)
     with pytest.raises(SicError, match="has 128 units; there is no unit 128"):
-        neuron_contributions(vit, photos(1), "encoder.backbone.encoder.1", 128)
+        neuron_contributions(vit, photos(1), "encoder.backbone.network.encoder.1", 128)
 
 
 def test_everything_works_in_inference_mode(resnet: SIC) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sic import backbones
 from sic.explain import Explanation, explain_classes, negative_share, support_contributions
 from sic.explain.prose import percent
 from sic.methods import SIC, Contributions
@@ -39,7 +40,7 @@ def supports(keep_images: bool = True) -> list[Support]:
 
 def build(temperature: float) -> SIC:
     torch.manual_seed(0)
-    model = SIC("resnet_tiny", 3, len(LABELS), latent=16, temperature=temperature)
+    model = SIC(backbones.create("resnet_tiny"), 3, len(LABELS), latent=16, temperature=temperature)
     norms_take_the_next_batch(model)
     with torch.no_grad():
         model.train().encoder(photos(8))

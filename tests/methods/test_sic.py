@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sic import backbones
 from sic.bcos import BatchNormUncentred2d, BcosConv2d, BcosLinear
 from sic.methods import SIC, Contributions
 from tests.models import norms_take_the_next_batch
@@ -31,7 +32,8 @@ def build(
 ) -> SIC:
     """In evaluation mode, with norms that have seen a batch and supports that are real latents."""
     torch.manual_seed(0)
-    model = SIC(backbone, classes, len(labels), latent=16, temperature=temperature, b=b).to(dtype)
+    net = backbones.create(backbone, b=b)
+    model = SIC(net, classes, len(labels), latent=16, temperature=temperature, b=b).to(dtype)
     norms_take_the_next_batch(model)
     with torch.no_grad():
         model.train().encoder(photos(8, dtype))
@@ -73,7 +75,9 @@ def test_latents_are_never_negative() -> None:
 
 @pytest.mark.parametrize(("classes", "bias"), [(2, -math.log(2)), (3, -math.log(2)), (10, -math.log(9))])
 def test_the_bias_is_fixed_by_the_number_of_classes(classes: int, bias: float) -> None:
-    model = SIC("resnet_tiny", classes, classes, latent=8).eval()  # supports are still zero: similar to nothing
+    model = SIC(
+        backbones.create("resnet_tiny"), classes, classes, latent=8
+    ).eval()  # supports are still zero: similar to nothing
     logits = model(photos(2))
     torch.testing.assert_close(logits, torch.full((2, classes), bias))
     assert "bias" not in dict(model.named_parameters())
@@ -211,7 +215,7 @@ def six_channels(images: Tensor) -> Tensor:
 def plain_gradient(model: SIC, encoded: Tensor, targets: Tensor) -> Tensor:
     """Ordinary autograd, outside explanation mode, from the targets' logits to the encoded image."""
     encoded = encoded.clone().requires_grad_()
-    logits = model.logits(model.evidence(model.encoder.project(model.encoder.backbone(encoded))))
+    logits = model.logits(model.evidence(model.encoder.project(model.encoder.backbone.pooled(encoded))))
     return torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), encoded)[0]
 
 
@@ -259,7 +263,7 @@ def test_contributions_are_those_of_the_network_frozen_by_hand() -> None:
     cosines = directions @ latent / latent.norm()
     handles = [layer.register_forward_hook(replay) for layer in layers]
     encoded = six_channels(images).requires_grad_()
-    frozen_latent = model.encoder.project(model.encoder.backbone(encoded))[0]
+    frozen_latent = model.encoder.project(model.encoder.backbone.pooled(encoded))[0]
     for handle in handles:
         handle.remove()
     torch.testing.assert_close(frozen_latent.detach(), latent)
@@ -331,7 +335,7 @@ def test_predictions_made_in_inference_mode_can_be_explained_there() -> None:
 
 def test_supports_travel_with_the_weights() -> None:
     model, images = build(), photos(2, torch.double)
-    other = SIC("resnet_tiny", 3, len(LABELS), latent=16, temperature=0.5).double().eval()
+    other = SIC(backbones.create("resnet_tiny"), 3, len(LABELS), latent=16, temperature=0.5).double().eval()
     other.load_state_dict(model.state_dict())
     assert torch.equal(other(images), model(images))
     assert other.support_classes.tolist() == LABELS

@@ -70,6 +70,7 @@ def test_said_values_win(tmp_path: Path) -> None:
         "size": 48, "fit": "squash", "backbone": "resnet_tiny", "epochs": 3, "lr": 0.5, "temperature": 7.0,
         "batch_size": 5, "recipe": "paper", "augmentation": "affine", "supports_per_class": 1, "latent": 16, "b": 1.5,
         "seed": 9, "validation": 0.3, "weights": start(tmp_path), "keep_support_images": False,
+        "form": "bcos", "antialiased": False,
     }  # fmt: skip
     before = dict(said)
     settings = choose(data(tmp_path), said)[0]
@@ -105,7 +106,7 @@ def test_what_the_weights_need_is_taken_from_them(tmp_path: Path) -> None:
     assert (settings.backbone, settings.latent, settings.temperature) == ("resnet_tiny", 8, 2.5)
     assert settings.preprocessing == Preprocessing(24, 24, "squash")
     assert chosen(data(tmp_path), weights=start(tmp_path), size=32).preprocessing.size == 32
-    with pytest.raises(SicError, match="not a model directory"):
+    with pytest.raises(SicError, match="no such file or folder"):
         chosen(data(tmp_path), weights=str(tmp_path / "nowhere"))
 
 

@@ -1,26 +1,67 @@
-"""Named feature extractors: `@register` puts a builder under its own name, `create` calls it."""
+"""Named feature extractors: `@register` puts a builder under its own name, `create` makes a backbone of any form."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
+from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, convert, encode_colours
 from sic.errors import SicError
+
+Form = Literal["bcos", "bcosified", "conventional"]
+FORMS: tuple[Form, ...] = get_args(Form)
+"""bcos: B-cos v2, for training from scratch or from B-cos v2 weights. bcosified: made from a conventional pretrained
+network, with its activations. conventional: the network as its authors made it; it cannot be traced."""
+
+
+@dataclass
+class Body:
+    """A conventional network without its classifier, and what has to be known about it."""
+
+    network: nn.Module
+    """Normalised images N×3×H×W → N×F×h×w, or N×F where it pools itself."""
+    features: int
+    """F."""
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    example: Tensor | None = None
+    """Images on which to measure that its conversion is right; None: our tests have."""
 
 
 class Backbone(nn.Module):
-    """Encoded images N×6×H×W → globally pooled features N×`features`."""
+    """RGB images N×3×H×W → globally pooled features N×`features`."""
 
-    features: int
+    mean: Tensor
+    std: Tensor
 
-    def forward(self, encoded: Tensor) -> Tensor:
-        raise NotImplementedError
+    def __init__(self, network: nn.Module, body: Body, form: Form) -> None:
+        super().__init__()
+        self.network, self.features, self.form = network, body.features, form
+        self.register_buffer("mean", torch.tensor(body.mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(body.std)[:, None, None], persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.form == "conventional":
+            return self.pooled((images - self.mean) / self.std)
+        return self.pooled(encode_colours(images))
+
+    def pooled(self, prepared: Tensor) -> Tensor:
+        """N×F of what the network takes: encoded colours N×6×H×W, or normalised ones where it is conventional."""
+        out = self.network(prepared)
+        return out.mean(dim=(2, 3)) if out.dim() == 4 else out
 
 
-Builder = Callable[..., Backbone]
+Load = Callable[[nn.Module], None]
+"""Fills a network with weights."""
+Builder = Callable[[], Body]
 _builders: dict[str, Builder] = {}
+TIMM = "timm/"
 
 
 def register(builder: Builder) -> Builder:
+    """Decorates a function without arguments; its name becomes the backbone's."""
     _builders[builder.__name__] = builder
     return builder
 
@@ -31,11 +72,43 @@ def names() -> list[str]:
 
 def require(name: str) -> None:
     """Refuse a name that nobody registered."""
-    if name not in _builders:
-        raise SicError(f"There is no backbone called {name!r}; choose one of {', '.join(names())}.")
+    if name not in _builders and not name.startswith(TIMM):
+        raise SicError(
+            f"There is no backbone called {name!r}; choose one of {', '.join(names())}, or {TIMM}NAME for one of timm."
+        )
 
 
-def create(name: str, b: float = 2) -> Backbone:
-    """A freshly initialised B-cos backbone."""
+def build(name: str) -> Body:
+    """The conventional network of that name, with random weights."""
     require(name)
-    return _builders[name](b=b)
+    if name in _builders:
+        return _builders[name]()
+    from sic.backbones.from_timm import timm_body
+
+    return timm_body(name.removeprefix(TIMM))
+
+
+def create(
+    name: str,
+    form: Form = "bcos",
+    *,
+    b: float = 2,
+    antialiased: bool = False,
+    biases: bool = False,
+    load: Load | None = None,
+) -> Backbone:
+    """A backbone of a form. `load` fills its network with weights (of the form `bcos`: B-cos v2's; of the others: the
+    conventional ones). `biases`: a bcosified one keeps them, to fade."""
+    if form not in FORMS:
+        raise SicError(f"--form must be one of {', '.join(FORMS)}, not {form!r}.")
+    body = build(name)
+    network = body.network
+    if load is not None and form != "bcos":
+        load(network)
+    if form != "conventional":
+        network = convert(network, form, b=b, biases=biases, mean=body.mean, std=body.std, example=body.example)
+    if load is not None and form == "bcos":
+        load(network)
+    if antialiased:
+        antialias(network)
+    return Backbone(network, body, form)

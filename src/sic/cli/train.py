@@ -7,17 +7,28 @@ from typing import Annotated, Any
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
+from sic.cli.data import Group, LayoutName
 
 
 def train(
-    data: Annotated[str, typer.Argument(help="A folder with one folder of images per class, or `birds` (built in).")],
+    data: Annotated[str, typer.Argument(help="A folder of images, a table of them, or `birds` (built in).")],
+    layout: LayoutName = None,
+    group: Group = None,
     out: Annotated[Path, typer.Option(help="Where the model directory goes.")] = Path("runs/model"),
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training images.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Feature extractor.")] = None,
+    form: Annotated[str | None, typer.Option(help="bcos, or bcosified: made from a conventional network.")] = None,
+    antialias: Annotated[
+        bool | None, typer.Option("--antialias/--no-antialias", help="Blur before striding: no grid in the maps.")
+    ] = None,
     size: Annotated[int | None, typer.Option(min=16, max=1024, help="Side of the model's input in pixels.")] = None,
     fit: Annotated[str | None, typer.Option(help="crop: central square; squash: whole image.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="scratch (no weights) or paper (pretrained weights).")] = None,
-    weights: Annotated[Path | None, typer.Option(help="A sic model directory to start from.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="scratch (no weights), paper (B-cos weights) or bcosify (conventional weights).")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="What to start from: imagenet, imagenet-long, a file, or a sic model directory.")
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     temperature: Annotated[float | None, typer.Option("--temperature", "-T", help="T of the evidence.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="Queries per step.")] = None,
@@ -39,10 +50,12 @@ def train(
     said = {
         "epochs": epochs,
         "backbone": backbone,
+        "form": form,
+        "antialiased": antialias,
         "size": size,
         "fit": fit,
         "recipe": recipe,
-        "weights": None if weights is None else str(weights),
+        "weights": weights,
         "lr": lr,
         "temperature": temperature,
         "batch_size": batch_size,
@@ -55,7 +68,7 @@ def train(
         "keep_support_images": support_images,
     }
     with Talker() as talker:
-        result = run(data, out, said, resume, talker, workers)
+        result = run(data, out, said, resume, talker, workers, layout, group)
     if json:
         print_json(result)
     else:
@@ -63,7 +76,14 @@ def train(
 
 
 def run(
-    data: str, out: Path, said: dict[str, Any], resume: bool, talker: Talker, workers: int | None = None
+    data: str,
+    out: Path,
+    said: dict[str, Any],
+    resume: bool,
+    talker: Talker,
+    workers: int | None = None,
+    layout: str | None = None,
+    group: str | None = None,
 ) -> dict[str, Any]:
     """Train and say what came out."""
     talker.say("Loading …")
@@ -71,7 +91,7 @@ def run(
     from sic.model import fit
 
     started = time.monotonic()
-    model = fit(data, out, resume=resume, workers=workers, reporter=talker, **said)
+    model = fit(data, out, layout=layout, group=group, resume=resume, workers=workers, reporter=talker, **said)
     record, figures = read_run(out), model.config.figures
     measured = "test" if "test" in figures else "validation"
     score = "map" if model.config.task == "multi" else "accuracy"

@@ -72,16 +72,18 @@ def _images(model: Path, data: str | None, card: dict[str, Any], talker: Talker)
     from sic.cli.files import image_files
     from sic.data.source import BUILT_IN
 
+    opened_with: dict[str, str | None] = {}
     if data is None:
         from sic.directory import read_run
 
-        data = BUILT_IN if card.get("name") == BUILT_IN else read_run(model)["data"]["root"]
-        if data != BUILT_IN and not Path(data).is_dir():
+        record = {} if card.get("name") == BUILT_IN else read_run(model)["data"]
+        data, opened_with = record.get("root", BUILT_IN), record.get("opened_with", {})
+        if data != BUILT_IN and not Path(data).exists():
             raise SicError(
                 f"The data that {model} was trained on is not at {data}; name images: sic verify {model} DATA."
             )
     try:
-        opened = sic.data.open(data, talker.progress("drawing birds"))
+        opened = sic.data.open(data, talker.progress("drawing birds"), **opened_with)
     except SicError:
         return data, image_files([Path(data)])
     if opened.layout == "class folders":

@@ -127,7 +127,7 @@ def _explain_through(classifier: SIC, images: Tensor, targets: Tensor, change: C
     """Maps N×H×W of the model that applies a linear `change` to the encoded input first."""
     with explaining() as trace:
         encoded = change(encode_colours(images))
-        pooled = classifier.encoder.backbone(encoded)
+        pooled = classifier.encoder.backbone.pooled(encoded)
         logits = classifier.logits(classifier.evidence(classifier.encoder.project(pooled)))
         weights = linear_maps(logits.gather(1, targets[:, None]), trace).weights[:, 0]
     assert trace.source is not None
@@ -158,7 +158,7 @@ def dummy(classifier: SIC, images: Tensor, generator: torch.Generator) -> Axiom:
 
 @torch.no_grad()
 def _through(classifier: SIC, images: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    pooled = classifier.encoder.backbone(change(encode_colours(images)))
+    pooled = classifier.encoder.backbone.pooled(change(encode_colours(images)))
     return classifier.logits(classifier.evidence(classifier.encoder.project(pooled)))
 
 

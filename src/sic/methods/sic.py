@@ -6,22 +6,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from sic import backbones
-from sic.bcos import BcosLinear, bcos_similarity, encode_colours, explaining, linear_maps
+from sic.backbones import Backbone
+from sic.bcos import BcosLinear, bcos_similarity, explaining, linear_maps
+from sic.errors import SicError
 from sic.methods.contract import Contributions
 
 
 class Encoder(nn.Module):
     """Images N×3×H×W → latents `f⁺` N×d: backbone, global pooling, B-cos projection, ReLU."""
 
-    def __init__(self, backbone: str, latent: int, b: float) -> None:
+    def __init__(self, backbone: Backbone, latent: int, b: float) -> None:
         super().__init__()
-        self.backbone = backbones.create(backbone, b)
-        self.projection = BcosLinear(self.backbone.features, latent, b)
+        self.backbone = backbone
+        self.projection = BcosLinear(backbone.features, latent, b)
 
     def pooled(self, images: Tensor) -> Tensor:
         """Globally pooled backbone features, N×F."""
-        return self.backbone(encode_colours(images))
+        return self.backbone(images)
 
     def project(self, pooled: Tensor) -> Tensor:
         """`f⁺` of pooled features."""
@@ -39,7 +40,7 @@ class SIC(nn.Module):
 
     def __init__(
         self,
-        backbone: str,
+        backbone: Backbone,
         classes: int,
         supports: int,
         *,
@@ -49,6 +50,8 @@ class SIC(nn.Module):
     ) -> None:
         """`supports`: how many there are in all (classes with few images have fewer than the others)."""
         super().__init__()
+        if backbone.form == "conventional":
+            raise SicError("SIC needs a backbone that can be traced: --form bcos or bcosified, not conventional.")
         self.classes, self.temperature, self.b = classes, temperature, b
         self.bias = -math.log(max(classes - 1, 2))
         self.encoder = Encoder(backbone, latent, b)

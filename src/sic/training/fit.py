@@ -13,10 +13,13 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from sic import directory
+from sic.backbones.weights import loader
+from sic.bcos import without_biases
 from sic.data.dataset import ImageData
 from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
+from sic.methods import SIC
 from sic.supports import Support
 from sic.training.batches import TrainingBatches, Views, targets, training_loader, view_loader
 from sic.training.history import History, Reporter, Silent
@@ -48,16 +51,17 @@ def fit(
         material = gather(data, settings, cache, workers, reporter)
         _tell(data, settings, material, reporter)
         config = _config(data, settings, material)
-        module = _module(config, settings, material)
+        module = _module(config, settings, material, reporter)
         _record(data, settings, material, folder, resume)
         _optimise(module, data, settings, material, folder, resume, workers, reporter)
         best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
         module.load_state_dict(best["state_dict"])
         supports = _describe_supports(module, material.train, settings)
+        classifier = _finished(module.classifier, config)
     finally:
         cache.unlink(missing_ok=True)
     config.training["best_epoch"] = best["epoch"] + 1
-    directory.save(SavedModel(module.classifier.eval().cpu(), config, supports), folder)
+    directory.save(SavedModel(classifier, config, supports), folder)
     # Loader workers end with their loaders, which Lightning keeps in a cycle: do not wait until Python notices.
     del module
     gc.collect()
@@ -99,7 +103,7 @@ def _record(data: ImageData, settings: Settings, material: Material, folder: Pat
     """`run.json`: the settings and the split; a resumed run must find the same."""
     record = {
         "settings": asdict(settings),
-        "data": _data_card(data, material) | {"root": str(data.root.resolve())},
+        "data": _data_card(data, material) | {"root": str(data.root.resolve()), "opened_with": data.opened_with},
         "train": [sample.id for sample in material.train.samples],
         "validation": [sample.id for sample in material.validation.samples],
         "skipped": [asdict(entry) for entry in material.skipped],
@@ -131,6 +135,8 @@ def recorded_settings(folder: Path, said: dict[str, Any]) -> Settings:
 def _config(data: ImageData, settings: Settings, material: Material) -> Config:
     return Config(
         backbone=settings.backbone,
+        form=settings.form,
+        antialiased=settings.antialiased,
         classes=list(data.classes),
         task=data.task,
         preprocessing=settings.preprocessing,
@@ -139,22 +145,54 @@ def _config(data: ImageData, settings: Settings, material: Material) -> Config:
         latent=settings.latent,
         b=settings.b,
         data=_data_card(data, material),
-        training=asdict(settings),
+        training={**asdict(settings), "origin": _origin(settings.weights)},
     )
 
 
-def _module(config: Config, settings: Settings, material: Material) -> SICTraining:
+def _origin(weights: str | None) -> str | None:
+    """Where the weights come from in the end: a model that started from ImageNet's hands that on."""
+    if weights is None or not Path(weights).is_dir():
+        return weights
+    return directory.read_config(Path(weights))[0].training.get("origin")
+
+
+def _module(config: Config, settings: Settings, material: Material, reporter: Reporter) -> SICTraining:
     per_class = [min(settings.supports_per_class, len(members)) for members in material.candidates.values()]
-    classifier = directory.build(config, sum(per_class))
-    if settings.weights is not None:
-        start = directory.load(Path(settings.weights))
-        if (start.config.backbone, start.config.latent) != (settings.backbone, settings.latent):
-            raise SicError(
-                f"{settings.weights} has a {start.config.backbone} with {start.config.latent} latent units; "
-                f"start from it with --backbone {start.config.backbone} --latent {start.config.latent}."
-            )
-        classifier.encoder.load_state_dict(start.classifier.encoder.state_dict())
+    weights = settings.weights
+    if weights is None or Path(weights).is_dir():
+        classifier = directory.build(config, sum(per_class), biases=settings.fading > 0)
+        if weights is not None:
+            _start_from(classifier, Path(weights), settings)
+    else:
+        load = loader(
+            weights, settings.backbone, settings.form, lambda done, total: reporter.advance("downloading", done, total)
+        )
+        classifier = directory.build(config, sum(per_class), biases=settings.fading > 0, load=load)
     return SICTraining(classifier, settings, material.candidates, config.task == "multi")
+
+
+def _start_from(classifier: SIC, folder: Path, settings: Settings) -> None:
+    """Take over the encoder of a model of ours; its classes do not matter."""
+    start = directory.load(folder)
+    theirs, ours = start.config, settings
+    if (theirs.backbone, theirs.form, theirs.antialiased, theirs.latent) != (
+        ours.backbone,
+        ours.form,
+        ours.antialiased,
+        ours.latent,
+    ):
+        raise SicError(
+            f"{folder} has a {theirs.form} {theirs.backbone} with {theirs.latent} latent units"
+            f"{', anti-aliased' if theirs.antialiased else ''}; start from it with the same, or say nothing of it."
+        )
+    classifier.encoder.load_state_dict(start.classifier.encoder.state_dict(), strict=False)
+
+
+def _finished(trained: SIC, config: Config) -> SIC:
+    """The classifier without what faded in training."""
+    classifier = directory.build(config, len(trained.support_classes))
+    classifier.load_state_dict(without_biases(trained.state_dict(), classifier))
+    return classifier.eval()
 
 
 def _optimise(
@@ -195,6 +233,7 @@ def _optimise(
         accelerator="gpu" if gpu else "cpu",
         devices=1,
         precision="bf16-mixed" if gpu else "32-true",
+        benchmark=gpu,  # all batches have one shape: the fastest convolution is worth looking for
         gradient_clip_val=settings.clip,
         callbacks=[
             History(folder / HISTORY, reporter),

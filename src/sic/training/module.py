@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from sic.bcos import BcosLinear
+from sic.bcos import BcosLinear, fade
 from sic.errors import SicError
 from sic.methods import SIC
 from sic.supports import select
@@ -91,8 +91,15 @@ class SICTraining(lightning.LightningModule):
         )
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    @property
+    def faded(self) -> float:
+        """How far a bcosified network is from conventional (0) to B-cos (1); others are there from the start."""
+        steps = self.settings.fading * self.total_steps
+        return min(1.0, self.global_step / steps) if steps else 1.0
+
     def training_step(self, batch: Batch, index: int) -> Tensor:
         classifier = self.classifier
+        fade(classifier.encoder.backbone, self.faded)
         images = torch.cat([batch.queries, batch.supports]).float() / 255
         images = images.contiguous(memory_format=torch.channels_last)
         pooled = classifier.encoder.pooled(images)
@@ -169,4 +176,5 @@ class SICTraining(lightning.LightningModule):
         }
         self._losses = []
         # Of epochs with the same score, the one with the lower loss is the best.
-        self.log("val_rank", score - 1e-3 * min(1.0, self.figures["val_loss"]))
+        # What is not yet a B-cos network cannot be the best, however well it does.
+        self.log("val_rank", score - 1e-3 * min(1.0, self.figures["val_loss"]) - 2 * (self.faded < 1))

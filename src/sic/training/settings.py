@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from PIL import Image
 
 from sic import backbones
+from sic.backbones import Form
+from sic.backbones.weights import PUBLISHED, check, published
 from sic.data.dataset import ImageData
-from sic.data.images import Preprocessing
+from sic.data.images import Preprocessing, UnreadableImage, image_size
 from sic.data.transforms import Augmentation
 from sic.directory import read_config
 from sic.errors import SicError
 
-RecipeName = Literal["scratch", "paper"]
+RecipeName = Literal["scratch", "paper", "bcosify"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Recipe:
     guided: bool
     clip: float | None
     augmentation: Augmentation
+    fading: float = 0.0
+    """Share of the steps over which a bcosified network loses its biases and reaches its B."""
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -36,10 +39,17 @@ RECIPES: dict[RecipeName, Recipe] = {
     "paper": Recipe(1e-4, 30.0, 32, guided=False, clip=None, augmentation="photo"),
     # Ours, for networks that start from nothing; see results/scratch.
     "scratch": Recipe(3e-3, 1.0, 64, guided=True, clip=1.0, augmentation="affine"),
+    # Ours, for a network that is turned from a conventional into a B-cos network on the way; see results/bcosified.
+    "bcosify": Recipe(1e-3, 1.0, 64, guided=True, clip=1.0, augmentation="photo", fading=0.5),
 }
 
 
-CHOICES = {"fit": ("crop", "squash"), "recipe": ("scratch", "paper"), "augmentation": ("none", "affine", "photo")}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "fit": ("crop", "squash"),
+    "form": ("bcos", "bcosified"),
+    "recipe": tuple(RECIPES),
+    "augmentation": ("none", "affine", "photo"),
+}
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """What the paper does differently on FunnyBirds."""
 
@@ -56,6 +66,8 @@ class Settings:
     batch_size: int
     recipe: RecipeName
     augmentation: Augmentation
+    form: Form = "bcos"
+    antialiased: bool = False
     supports_per_class: int = 3
     latent: int = 128
     b: float = 2
@@ -69,6 +81,10 @@ class Settings:
         return RECIPES[self.recipe].guided
 
     @property
+    def fading(self) -> float:
+        return RECIPES[self.recipe].fading if self.form == "bcosified" else 0.0
+
+    @property
     def clip(self) -> float | None:
         return RECIPES[self.recipe].clip
 
@@ -79,9 +95,8 @@ def typical_size(data: ImageData, number: int = 64) -> int:
     sides = []
     for sample in samples[:: max(1, len(samples) // number)]:
         try:
-            with Image.open(sample.path) as image:
-                sides.append(min(image.size))
-        except (OSError, Image.DecompressionBombError):
+            sides.append(min(image_size(sample.path)))
+        except UnreadableImage:
             continue  # the check of every file that follows says what is wrong with it
     if not sides:
         raise SicError(f"None of the images in {data.root} can be read.")
@@ -110,18 +125,13 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     gpu = torch.cuda.is_available() if gpu is None else gpu
     said = {name: value for name, value in said.items() if value is not None}
     _check(said)
-    recipe_name: RecipeName = said.get("recipe") or ("paper" if said.get("weights") else "scratch")
+    notes: list[str] = []
+    if "weights" in said:
+        said = _with_start(said, notes)
+    recipe_name: RecipeName = said.get("recipe") or _recipe(said)
     recipe = RECIPES[recipe_name]
     number = len(data.splits["train"])
     side = typical_size(data)
-    notes = []
-    if "weights" in said:
-        start, _ = read_config(Path(said["weights"]))
-        inherited = {name: getattr(start, name) for name in ("backbone", "latent", "b", "temperature")}
-        said = {**inherited, "size": start.preprocessing.size, "fit": start.preprocessing.fit, **said}
-        notes.append(
-            f"{said['backbone']} at {said['size']} px with T = {said['temperature']:g}, as in {said['weights']}"
-        )
 
     size = said.pop("size", None)
     if size is None:
@@ -172,6 +182,32 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
             "the paper's recipe without pretrained weights usually collapses; --recipe scratch is made for that"
         )
     return settings, notes
+
+
+def _recipe(said: dict[str, Any]) -> RecipeName:
+    if "weights" not in said:
+        return "scratch"
+    # A model of ours has been bcosified already.
+    return "bcosify" if said.get("form") == "bcosified" and not Path(said["weights"]).is_dir() else "paper"
+
+
+def _with_start(said: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """What the weights to start from decide: everything about the network where they are a model of ours."""
+    weights = said["weights"]
+    if Path(weights).is_dir():
+        start, _ = read_config(Path(weights))
+        names = ("backbone", "form", "antialiased", "latent", "b", "temperature")
+        inherited = {name: getattr(start, name) for name in names}
+        said = {**inherited, "size": start.preprocessing.size, "fit": start.preprocessing.fit, **said}
+        notes.append(f"{said['backbone']} at {said['size']} px with T = {said['temperature']:g}, as in {weights}")
+        return said
+    backbone = said.get("backbone", "resnet50")
+    native = weights in published(backbone, "bcos") or (weights not in PUBLISHED and not backbone.startswith("timm/"))
+    form = said.get("form", "bcos" if native else "bcosified")
+    backbones.require(backbone)
+    check(weights, backbone, form)
+    notes.append(f"a {form} {backbone} that starts from {weights}")
+    return {**said, "backbone": backbone, "form": form}
 
 
 def from_json(content: dict[str, Any]) -> Settings:

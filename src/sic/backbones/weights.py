@@ -1,0 +1,194 @@
+"""Weights to start from: published ones by name, or a file.
+
+A file's tensors go to a network's by name where the names agree, and otherwise in order: B-cos v2, torchvision and
+timm all list the layers of an architecture in the order in which an image passes them, and name them differently.
+"""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torchvision.models import get_model_weights
+
+from sic.backbones.download import fetch
+from sic.backbones.registry import TIMM, Form, Load
+from sic.errors import SicError
+
+Progress = Callable[[int, int], None]
+
+IMAGENET, LONG = "imagenet", "imagenet-long"
+PUBLISHED = (IMAGENET, LONG)
+"""Names of weights; `imagenet-long` are those that B-cos v2 trained for 600 instead of 90 epochs."""
+IMAGENET_TERMS = (
+    "These weights were trained on ImageNet (ILSVRC 2012). Its terms of access allow non-commercial research and "
+    "education; whether they bind a model that starts from these weights is for you to settle before you use it."
+)
+
+OWN_TERMS = (
+    "These weights came from a file or from another model; the terms of whatever that was trained on may bind this one."
+)
+
+
+def terms(weights: str) -> str:
+    """What whoever starts from `weights` should know about what they may do with the result."""
+    return IMAGENET_TERMS if weights in PUBLISHED else OWN_TERMS
+
+
+_RELEASE = "https://github.com/B-cos/B-cos-v2/releases/download/v0.0.1-weights"
+_BCOS_V2 = {
+    ("resnet18", IMAGENET): "resnet_18-68b4160fff",
+    ("resnet34", IMAGENET): "resnet_34-a63425a03e",
+    ("resnet50", IMAGENET): "resnet_50-ead259efe4",
+    ("resnet101", IMAGENET): "resnet_101-84c3658278",
+    ("resnet152", IMAGENET): "resnet_152-42051a77c1",
+    ("resnext50_32x4d", IMAGENET): "resnext_50_32x4d-57af241ab9",
+    ("densenet121", IMAGENET): "densenet_121-b8daf96afb",
+    ("densenet161", IMAGENET): "densenet_161-9e9ea51353",
+    ("densenet169", IMAGENET): "densenet_169-7037ee0604",
+    ("densenet201", IMAGENET): "densenet_201-00ac87066f",
+    ("vgg11", IMAGENET): "vgg_11_bnu-34036029f0",
+    ("vitc_ti", IMAGENET): "bcos_vitc_ti_patch1_14-ddd6193a77",
+    ("vitc_s", IMAGENET): "bcos_vitc_s_patch1_14-cf55c88f0c",
+    ("vitc_b", IMAGENET): "bcos_vitc_b_patch1_14-a13c46397b",
+    ("vitc_l", IMAGENET): "bcos_vitc_l_patch1_14-8739e18b8d",
+    ("resnet50", LONG): "resnet_50_long-ef38a88533",
+    ("resnet152", LONG): "resnet_152_long-0b4b434939",
+    ("densenet121", LONG): "densenet_121_long-5175461597",
+    ("convnext_tiny", LONG): "convnext_tiny_pn-539b1bfb37",
+    ("convnext_base", LONG): "convnext_base_pn-b0495852c6",
+    ("convnext_tiny_bnu", LONG): "convnext_tiny_bnu-dbd7f5ef9d",
+    ("convnext_base_bnu", LONG): "convnext_base_bnu-7c32a704b3",
+}
+"""The official B-cos v2 checkpoints; the last ten characters are the beginning of the file's SHA-256."""
+_CONVENTIONAL = {
+    f"vitc_{size}": f"standard_vitc_{size}_patch1_14-{digest}"
+    for size, digest in {"ti": "a5d6bded37", "s": "34ecd7288e", "b": "4d374b0220", "l": "560e48f246"}.items()
+}
+"""Conventional twins that B-cos v2 published too."""
+_TORCHVISION = {"vgg11": "vgg11_bn"}
+"""Where torchvision's name is not ours."""
+_HEADS = ("fc.", "classifier.", "head.", "linear_head.linear.")
+
+
+def published(backbone: str, form: Form) -> list[str]:
+    """The names of published weights that a backbone of this form can start from."""
+    if form == "bcos":
+        return [name for name in PUBLISHED if (backbone, name) in _BCOS_V2]
+    if backbone.startswith(TIMM) or backbone in _CONVENTIONAL or _torchvision_url(backbone) is not None:
+        return [IMAGENET]
+    return []
+
+
+def check(weights: str, backbone: str, form: Form) -> None:
+    """Refuse what cannot be had, before anything is downloaded or read."""
+    if weights not in PUBLISHED:
+        if not Path(weights).is_file():
+            raise SicError(
+                f"--weights {weights}: there is no such file or folder; give a sic model directory, a file of weights, "
+                f"or one of {', '.join(PUBLISHED)}."
+            )
+    elif weights not in published(backbone, form):
+        forms: tuple[Form, ...] = ("bcos", "bcosified")
+        known = [f"--form {other} --weights {name}" for other in forms for name in published(backbone, other)]
+        hint = f"there are: {' and '.join(known)}" if known else "give a file, or a sic model that you trained before"
+        raise SicError(f"There are no weights called {weights} for a {form} {backbone}; {hint}.")
+
+
+def loader(weights: str, backbone: str, form: Form, progress: Progress | None = None) -> Load:
+    """What fills a network with `weights`: a published name or a file. Downloads it where it is not at hand."""
+    check(weights, backbone, form)
+    if weights not in PUBLISHED:
+        state = read_state(Path(weights))
+        return lambda network: fill(network, state, weights)
+    if form != "bcos" and backbone.startswith(TIMM):
+        from sic.backbones.from_timm import timm_state
+
+        state = timm_state(backbone.removeprefix(TIMM))
+        return lambda network: fill(network, state, backbone)
+    if form == "bcos":
+        url = f"{_RELEASE}/{_BCOS_V2[backbone, weights]}.pth"
+    elif backbone in _CONVENTIONAL:
+        url = f"{_RELEASE}/{_CONVENTIONAL[backbone]}.pth"
+    else:
+        url = str(_torchvision_url(backbone))
+    file = fetch(url, url.removesuffix(".pth").rpartition("-")[2], progress)
+    state = read_state(file)
+    return lambda network: fill(network, state, file.name)
+
+
+def _torchvision_url(backbone: str) -> str | None:
+    try:
+        return str(get_model_weights(_TORCHVISION.get(backbone, backbone)).DEFAULT.url)  # type: ignore[attr-defined]
+    except ValueError:
+        return None
+
+
+def read_state(file: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a .pth file that holds tensors and nothing else."""
+    try:
+        if file.suffix == ".safetensors":
+            content: Any = load_file(file)
+        else:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises almost anything on a damaged file
+        reason = str(error).strip().split("\n")[0][:120]
+        if isinstance(error, pickle.UnpicklingError | EOFError | KeyError):  # torch's words are about how to run code
+            reason = "it is damaged, or holds more than tensors"
+        raise SicError(f"{file} cannot be read as weights ({reason}).") from None
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not (isinstance(content, dict) and content and all(isinstance(value, Tensor) for value in content.values())):
+        raise SicError(f"{file} does not hold a network's weights: it should map names to tensors.")
+    return {str(name): value for name, value in content.items()}
+
+
+def fill(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Copy `state` into `network`, all of it but a classifier's part; `source` is named where that does not work."""
+    uncounted = {name: value for name, value in state.items() if not name.endswith("num_batches_tracked")}
+    places = {name: value for name, value in network.state_dict().items() if not name.endswith("num_batches_tracked")}
+    if not any(name.endswith("running_mean") for name in places):  # uncentred norms have none
+        uncounted = {name: value for name, value in uncounted.items() if not name.endswith("running_mean")}
+    pairs = _by_name(places, uncounted) or dict(zip(places, uncounted, strict=False))
+    new: dict[str, Tensor] = {}
+    for place, name in pairs.items():
+        value, wanted = uncounted[name], places[place]
+        if _size(value) != _size(wanted) or _role(place) != _role(name):
+            raise SicError(
+                f"{source} does not fit this backbone: its {name} has shape {tuple(value.shape)}, "
+                f"and {place} needs {tuple(wanted.shape)}."
+            )
+        new[place] = value.reshape(wanted.shape)
+    missing = places.keys() - pairs.keys()
+    left = [name for name in uncounted if name not in set(pairs.values()) and not _is_head(name)]
+    if missing or left:
+        what = (
+            f"has nothing for {sorted(missing)[0]}" if missing else f"has {left[0]} besides, and {len(left) - 1} more"
+        )
+        raise SicError(f"{source} does not fit this backbone: it {what}.")
+    network.load_state_dict(new, strict=False)
+
+
+def _by_name(places: dict[str, Tensor], state: dict[str, Tensor]) -> dict[str, str] | None:
+    """Place → name, where the file has them all, perhaps behind one prefix."""
+    first = next(iter(places))
+    for prefix in (name.removesuffix(first) for name in state if name.endswith(first)):
+        if all(prefix + place in state for place in places):
+            return {place: prefix + place for place in places}
+    return None
+
+
+def _role(name: str) -> str:
+    return next((role for role in ("bias", "running_mean", "running_var") if name.endswith(role)), "weight")
+
+
+def _size(value: Tensor) -> tuple[int, ...]:
+    """A linear layer and a 1×1 convolution are the same."""
+    return tuple(side for side in value.shape if side != 1)
+
+
+def _is_head(name: str) -> bool:
+    return name.removeprefix("0.").lstrip("_").startswith(_HEADS)
