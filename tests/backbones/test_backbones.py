@@ -525,3 +525,36 @@ def test_positions_are_what_the_loop_says(height: int, width: int, features: int
 def test_no_two_positions_are_alike() -> None:
     code = positions(12, 9, 32, torch.zeros(1))[0]
     assert torch.cdist(code, code).fill_diagonal_(9).min() > 0.1
+
+
+def grid(contributions: torch.Tensor) -> float:
+    """Energy of a map H×W at the frequencies that strides of 2, 4 and 8 draw, in units of what noise would have."""
+    size = len(contributions)
+    window = torch.hann_window(size, dtype=contributions.dtype)
+    energy = torch.fft.fft2((contributions - contributions.mean()) * window[:, None] * window).abs().square()
+    peaks = energy[:: size // 8, :: size // 8]
+    return ((peaks.sum() - peaks[0, 0]) / 63 / energy.mean()).item()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("resnet18", "vitc_ti"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("densenet121", "convnext_tiny")),
+    ],
+)
+def test_blurring_takes_the_grid_out_of_maps(name: str) -> None:
+    seen = {}
+    for antialiased in (False, True):
+        torch.manual_seed(0)
+        net = backbones.create(name, antialiased=antialiased).train()
+        norms_take_the_next_batch(net)
+        images = photos(4, 64, 64).float()
+        with torch.no_grad():
+            net(images)
+        with explaining() as trace:
+            maps = linear_maps(net.eval()(images)[:, :3], trace)
+        assert trace.source is not None
+        contributions = (maps.weights * trace.source.detach()[:, None]).sum(dim=2)
+        seen[antialiased] = sum(grid(one) for one in contributions.flatten(0, 1)) / 12
+    assert seen[False] > 1.2 and seen[True] < seen[False] / 4, seen

@@ -103,7 +103,7 @@ def test_completeness_looks_at_every_image() -> None:
     assert not found.passed and found.checks == 40 * 3
     assert len(done) > 1 and done[-1] == (40, 40)
     found = axioms.completeness(model, double, images[:-1])
-    assert found.passed and set(found.details) == {"residual_float32", "residual_float64"}
+    assert found.passed and set(found.details) == {"residual_float32", "residual_float64", "input_independent_share"}
 
 
 def test_completeness_fails_for_a_constant_that_is_not_registered() -> None:
@@ -245,6 +245,20 @@ def test_symmetry_fails_where_places_are_weighted(monkeypatch: pytest.MonkeyPatc
     assert failed(found) == {"symmetry"}
 
 
+@pytest.mark.parametrize("backbone", ["resnet_tiny", "vit_small"])
+def test_the_share_that_no_pixel_has(backbone: str) -> None:
+    """By subtraction, from the class with the highest score: 0 without positions."""
+    model, few = build(backbone).double(), photos(3).double()
+    shares = []
+    for image in few.split(1):
+        logits = model(image)[0].detach()
+        exact = model.explain(image, logits.argmax()[None])
+        shares.append(1 - exact.maps.sum().item() / (logits.max().item() - model.bias))
+    found = axioms.completeness(model.float(), copy.deepcopy(model).double(), few.float())
+    assert found.details["input_independent_share"] == pytest.approx(sum(shares) / 3, abs=1e-5)
+    assert (abs(sum(shares)) > 1e-3) == (backbone == "vit_small")
+
+
 @pytest.mark.parametrize(
     ("worst", "checks", "passed"),
     [(0.5, 3, True), (1.0, 3, True), (1.1, 3, False), (0.0, 0, False), (float("nan"), 3, False)],
@@ -260,7 +274,7 @@ def test_the_keys_of_the_json() -> None:
     assert list(found["axioms"]) == [name.replace(" ", "_") for name in NAMES]
     common = {"passed", "worst", "limit", "checks"}
     more = {
-        "completeness": {"residual_float32", "residual_float64"},
+        "completeness": {"residual_float32", "residual_float64", "input_independent_share"},
         "implementation_invariance": {"reloaded", "channels-last"},
     }
     for name, axiom in found["axioms"].items():

@@ -60,6 +60,9 @@ def verify(
                 worst, allowed = f"{axiom.worst:.1e}", f"{axiom.limit:.0e}" if axiom.limit else "0"
             table.add_row(axiom.name, axiom.statement, worst, allowed, str(axiom.checks), verdict)
         OUT.print(table)
+        apart = next(axiom.details for axiom in axioms if axiom.name == "completeness")["input_independent_share"]
+        if apart:
+            OUT.print(f"{apart:.1%} of the evidence comes from where things are, not from pixels (positional code).")
         verdict = "All six axioms hold" if result["passed"] else "At least one axiom does not hold"
         OUT.print(f"{verdict} for {model} on these {len(files)} images.", markup=False)
     if not result["passed"]:

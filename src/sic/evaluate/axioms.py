@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sic.bcos import encode_colours, explaining, linear_maps
 from sic.data.pixels import Progress
-from sic.methods import SIC
+from sic.methods import SIC, Contributions
 
 FLOAT32, FLOAT64 = 1e-4, 1e-10
 """Largest completeness residual: in float32 relative to max(1, |logit|), in float64 absolute."""
@@ -69,6 +69,7 @@ def _all_classes(classifier: SIC, images: Tensor) -> Tensor:
 def completeness(single: SIC, double: SIC, images: Tensor, progress: Progress | None = None) -> Axiom:
     """logit = b + Σ pixels + input-independent terms, for every image and every class, in both precisions."""
     worst = {torch.float32: 0.0, torch.float64: 0.0}
+    apart: list[float] = []
     batch = max(1, min(32, 2**25 // (single.classes * 6 * images.shape[2] * images.shape[3])))  # bounds the memory
     for start in range(0, len(images), batch):
         for classifier, kind in ((single, torch.float32), (double, torch.float64)):
@@ -76,6 +77,7 @@ def completeness(single: SIC, double: SIC, images: Tensor, progress: Progress | 
             explained = classifier.explain(views, _all_classes(classifier, views))
             scale = explained.value.abs().clamp_min(1) if kind == torch.float32 else 1.0
             worst[kind] = max(worst[kind], _largest(explained.residual.abs() / scale))
+        apart += _share_apart(explained, double.bias)
         if progress is not None:
             progress(min(start + batch, len(images)), len(images))
     return Axiom(
@@ -84,8 +86,20 @@ def completeness(single: SIC, double: SIC, images: Tensor, progress: Progress | 
         max(worst[torch.float32] / FLOAT32, worst[torch.float64] / FLOAT64),
         1.0,
         len(images) * single.classes,
-        {"residual_float32": worst[torch.float32], "residual_float64": worst[torch.float64]},
+        {
+            "residual_float32": worst[torch.float32],
+            "residual_float64": worst[torch.float64],
+            "input_independent_share": sum(apart) / max(len(apart), 1),
+        },
     )
+
+
+def _share_apart(explained: Contributions, bias: float) -> list[float]:
+    """Of each image's highest score, the part that no pixel has: a transformer's positions; the bias does not count."""
+    best = explained.value.argmax(dim=1, keepdim=True)
+    evidence = explained.value.gather(1, best) - bias
+    share = (explained.constant.gather(1, best) - bias) / evidence
+    return share[evidence > 1e-9].tolist()
 
 
 def _perturbed(images: Tensor, rows: Tensor, columns: Tensor, generator: torch.Generator) -> Tensor:

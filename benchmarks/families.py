@@ -1,0 +1,66 @@
+"""Do explanations add up for every family of backbones? Trains each for a moment on drawn birds and measures.
+
+    python benchmarks/families.py [--out results/families.json]
+
+What is measured is `sic verify` (completeness in both precisions, and the share of the evidence that no pixel has), not
+how well such a short fit classifies.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FAMILIES: dict[str, list[str]] = {
+    "resnet18": [],
+    "resnet18 antialiased": ["--antialias"],
+    "resnext50_32x4d": [],
+    "densenet121": [],
+    "convnext_tiny": [],
+    "vgg11": [],
+    "vitc_ti": [],
+    "resnet_small": [],
+    "vit_small": [],
+    "timm/tf_efficientnet_lite0 bcosified": ["--form", "bcosified"],
+    "timm/mobilenetv3_small_050 bcosified": ["--form", "bcosified"],
+}
+
+
+def sic(*arguments: str) -> Any:
+    """One command as a user would give it; its JSON, if it prints any."""
+    done = subprocess.run([sys.executable, "-m", "sic", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"sic {' '.join(arguments)} failed:\n{done.stderr}")
+    return json.loads(done.stdout) if "--json" in arguments else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/families.json"))
+    parser.add_argument("--size", default="64")
+    arguments = parser.parse_args()
+    found = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        birds = f"{scratch}/birds"
+        sic("data", "birds", birds, "--classes", "4", "--train", "24", "--test", "4", "--size", arguments.size)
+        for number, (family, flags) in enumerate(FAMILIES.items()):
+            model = f"{scratch}/{number}"
+            flags = ["--backbone", family.split()[0], "--size", arguments.size, "--epochs", "2", *flags]
+            sic("train", birds, "--out", model, *flags)
+            measured = sic("verify", model, "--json")
+            found[family] = {
+                "passed": measured["passed"],
+                "images": measured["images"],
+                **{k: v for k, v in measured["axioms"]["completeness"].items() if k.startswith(("residual", "input"))},
+            }
+            print(family, found[family], flush=True)
+    content = {"command": " ".join(["python", *sys.argv]), "families": found}
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
