@@ -19,19 +19,20 @@ from typing import Any
 
 import lightning
 import torch
-import torch.nn.functional as F
-from sklearn.metrics import average_precision_score, balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score
 from torch import Tensor, nn
 
 import sic.data
 from sic import backbones, directory, training
 from sic.backbones.weights import loader
 from sic.data.dataset import ImageData
+from sic.data.labels import average_precisions, mean_precision, targets
 from sic.data.transforms import TrainingTransform
 from sic.evaluate.accuracy import accuracy_figures
 from sic.evaluate.outputs import logits
-from sic.training.batches import Batch, TrainingBatches, Views, targets, training_loader, view_loader
+from sic.training.batches import Batch, TrainingBatches, Views, training_loader, view_loader
 from sic.training.history import Silent
+from sic.training.losses import binary_loss
 from sic.training.material import gather
 from sic.training.schedule import learning_rate_factor
 from sic.training.settings import Settings
@@ -74,7 +75,7 @@ class FineTuning(lightning.LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         out = self.classifier((batch.queries.float() / 255).contiguous(memory_format=torch.channels_last))
-        return F.binary_cross_entropy_with_logits(out.float(), batch.targets)
+        return binary_loss(out.float(), batch.targets)
 
     def on_validation_epoch_start(self) -> None:
         self.outputs = []
@@ -86,7 +87,7 @@ class FineTuning(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         out, truth = (torch.cat(part) for part in zip(*self.outputs, strict=True))
         if self.multi_label:
-            score = float(average_precision_score(truth, out))
+            score = mean_precision(average_precisions(out, truth))
         else:
             score = truth.gather(1, out.argmax(1, keepdim=True)).mean().item()
         if score >= self.best:
@@ -153,7 +154,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             classifier = directory.load(folder).classifier
     samples = data.splits["test"]
     out = logits(classifier.to(GPU), [sample.path for sample in samples], settings.preprocessing, GPU)
-    figures = accuracy_figures(out, samples, data.task)
+    figures = accuracy_figures(out, samples, data.task, data.classes)
     if data.task == "single":
         truth = [sample.labels[0] for sample in samples]
         figures["balanced_accuracy"] = float(balanced_accuracy_score(truth, out.argmax(1)))

@@ -41,5 +41,7 @@ def model_card(config: dict[str, Any]) -> str:
 
 def _line(figures: dict[str, Any]) -> str:
     return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in figures.items()
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in figures.items()
+        if not isinstance(value, dict)
     )

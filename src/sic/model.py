@@ -10,12 +10,12 @@ from PIL import Image
 from torch import Tensor
 
 from sic import directory
-from sic.data.dataset import ImageData
+from sic.data.dataset import Sample
 from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.directory import Config, SavedModel
 from sic.errors import SicError
 from sic.evaluate.accuracy import accuracy_figures
-from sic.evaluate.outputs import logits, readable
+from sic.evaluate.outputs import logits
 from sic.explain import Explanation, explain_classes
 from sic.methods import SIC
 from sic.supports import Support
@@ -184,24 +184,25 @@ def fit(
     else:
         settings, notes = training.choose(opened, said)
         reporter.say("Chosen: " + "; ".join(notes) + ".")
-    training.fit(opened, settings, folder, resume=resume, workers=workers, reporter=reporter)
+    held_out = training.fit(opened, settings, folder, resume=resume, workers=workers, reporter=reporter)
     model = load(folder)
-    model.config.figures = _figures(model, opened, set(directory.read_run(folder)["validation"]), reporter)
+    try:
+        model.config.figures = _figures(model, held_out)
+    except UnreadableImage:
+        raise SicError(
+            f"A held-out image in {opened.root} cannot be read any more: the model in {folder} is complete, "
+            "but how good it is was not measured."
+        ) from None
     model.save(folder)
     return model
 
 
-def _figures(model: Model, data: ImageData, validation: set[str], reporter: "Reporter") -> dict[str, Any]:
+def _figures(model: Model, held_out: dict[str, list[Sample]]) -> dict[str, Any]:
     """How good the model is on the images held out from training, and on the test images where there are any."""
-    held_out = [s for split in ("train", "val") for s in data.splits.get(split, []) if s.id in validation]
     figures: dict[str, Any] = {}
-    for split, samples in (("validation", held_out), ("test", data.splits.get("test", []))):
-        by_path = {sample.path: sample for sample in samples}
-        files, bad = readable(list(by_path))
-        for file, reason in bad:
-            reporter.warn(f"Left {by_path[file].id} out of the {split} figures: {reason}.")
-        if files:
-            outputs = logits(model.classifier, files, model.config.preprocessing)
-            figures[split] = accuracy_figures(outputs, [by_path[file] for file in files], data.task)
+    for split, samples in held_out.items():
+        if samples:
+            outputs = logits(model.classifier, [sample.path for sample in samples], model.config.preprocessing)
+            figures[split] = accuracy_figures(outputs, samples, model.config.task, model.classes)
     figures["validation"]["note"] = "the best epoch was chosen on these images"
     return figures

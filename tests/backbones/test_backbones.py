@@ -230,7 +230,9 @@ def test_anti_aliased_ones_add_up_too(case: Case) -> None:
     if any(isinstance(module, Blur) for module in blurred.modules()):
         assert change > 1e-3
     else:
-        assert (case.name, case.net.form, float(change)) == ("vgg11", "bcos", 0), "it has no strides but fair ones"
+        assert change == 0
+        fair = (case.name, case.net.form) == ("vgg11", "bcos")  # it has averages over their own stride only
+        assert fair or case.name == "timm/vit_tiny_patch16_224", "patches of 16 px are too wide to blur"
 
 
 def test_explaining_does_not_change_the_features(case: Case) -> None:

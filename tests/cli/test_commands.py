@@ -44,9 +44,16 @@ def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
         said = sic.refuse("train", two, "--out", tmp_path / "out2", *flags)
         assert "should not have happened" not in said
         assert not (tmp_path / "out2").exists()  # a refused call leaves nothing in the way of the next
+    assert "--preset knows voc-densenet121" in sic.refuse("train", two, "--preset", "voc")
     assert "inside the images" in sic.refuse("train", two, "--out", two / "model")
     (tmp_path / "a file").touch()
     assert "a file" in sic.refuse("train", two, "--out", tmp_path / "a file" / "model", "--epochs", 1)
+
+
+def test_presets_are_listed_without_data(sic: Sic) -> None:
+    said = sic("train", "--preset", "list", COLUMNS="250").stdout
+    for words in ("voc-resnet50", "vitc_b", "0.00022", "79.13 % balanced accuracy", "table of best configurations"):
+        assert words in said
 
 
 def test_the_demo_replaces_only_a_demo(sic: Sic, tmp_path: Path) -> None:
@@ -76,12 +83,14 @@ def test_train_says_what_scripts_need(trained: tuple[Path, Any]) -> None:
     assert said["model"] == str(out)
     assert 0 <= said["accuracy"] <= 1
     assert said["seconds"] > 0
-    assert said["skipped"] == []
+    assert said["skipped"] == [] and said["leaks"] == 0
+    assert 0 <= said["figures"]["validation"]["balanced_accuracy"] <= 1
     assert json.loads((out / "config.json").read_text())["figures"]["validation"]["accuracy"] == said["accuracy"]
     assert not list(out.rglob("*.pkl"))
     assert {path.name for path in out.iterdir()} == {
         "config.json",
         "model.safetensors",
+        "README.md",
         "supports",
         "run.json",
         "history.csv",

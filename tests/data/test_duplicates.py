@@ -7,7 +7,7 @@ from PIL import Image, ImageEnhance
 from scipy.fft import dct
 from scipy.ndimage import gaussian_filter
 
-from sic.data.duplicates import SIDE, Fingerprint, align, fingerprint, hashes, near_copies
+from sic.data.duplicates import SIDE, Fingerprint, align, copies_within, fingerprint, hashes, near_copies
 
 Change = Callable[[Image.Image], Image.Image]
 
@@ -147,3 +147,39 @@ def test_alignment_finds_a_known_move() -> None:
     moved, found = align(a, b, np.zeros((1, 4), np.float32))
     np.testing.assert_allclose(found[0], move, atol=2e-3)
     assert np.abs(moved - b)[:, 6:-6, 6:-6].max() < 0.05 * np.abs(b).max() < np.abs(a - b).max()
+
+
+def test_copies_within_are_all_in_one_set() -> None:
+    one, two = PICTURES[0], PICTURES[3]
+    images = [
+        PICTURES[5],
+        one,
+        jpeg(one),
+        two,
+        PICTURES[6],
+        one.copy(),
+        two.resize((80, 60)),
+        PICTURES[7],
+        cropped(one),
+    ]
+    seen: list[tuple[int, int]] = []
+    found = copies_within(prints(images), lambda done, total: seen.append((done, total)))
+    assert sorted(found) == [[1, 2, 5, 8], [3, 6]]
+    assert seen[-1] == (8, 8)  # of two that are equal, one is compared
+    assert copies_within(prints(PICTURES)) == [] == copies_within([])
+
+
+def test_equal_pictures_are_copies_however_small_or_flat() -> None:
+    flat = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue", "red", "green", "blue", "red")]
+    assert sorted(copies_within(prints(flat))) == [[0, 2, 5], [1, 4]]
+
+
+def test_pairs_within_are_those_of_a_comparison_with_the_others() -> None:
+    """Against the slow way: each picture with all pictures before it."""
+    images = [change(image) for image in PICTURES[:4] for change in (*COPIES.values(), *OTHERS.values())]
+    found = prints(images)
+    expected = {(i, j) for j in range(1, len(found)) for i, _ in near_copies(found[:j], [found[j]]) if i < j}
+    sets = copies_within(found)
+    home = {position: number for number, positions in enumerate(sets) for position in positions}
+    assert all(home[i] == home[j] for i, j in expected)
+    assert len(expected) >= 30

@@ -7,6 +7,8 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
+from sic.data.boxes import size_of
+from sic.data.dataset import Box
 from sic.data.images import Preprocessing, UnreadableImage, read_image, to_tensor
 
 
@@ -309,6 +311,121 @@ def test_a_stored_view_comes_back_bit_for_bit(tmp_path: Path, fit: str, height: 
     view = preprocessing(Image.fromarray(noise(height, width)))
     Image.fromarray(view).save(tmp_path / "view.png")
     np.testing.assert_array_equal(preprocessing(read_image(tmp_path / "view.png")), view)
+
+
+VIEWS = [
+    Preprocessing(64, 64),
+    Preprocessing(56, 64),
+    Preprocessing(63, 71),
+    Preprocessing(64, 64, "squash"),
+    Preprocessing(57, 64, "squash"),
+]
+
+
+def drawn(size: tuple[int, int], box: Box) -> np.ndarray:
+    """A black image of (width, height) that is white inside a box."""
+    pixels = np.zeros((size[1], size[0], 3), np.uint8)
+    pixels[int(box.top) : int(box.bottom), int(box.left) : int(box.right)] = 255
+    return pixels
+
+
+def edges(light: np.ndarray) -> tuple[float, float]:
+    """Where a row of pixels crosses ½ upwards and downwards, between their centres; its ends where it never does."""
+    centres = np.arange(len(light)) + 0.5
+    lit = np.flatnonzero(light >= 0.5)
+    found = []
+    for inner, outer, end in ((lit[0], lit[0] - 1, 0.0), (lit[-1], lit[-1] + 1, float(len(light)))):
+        if not 0 <= outer < len(light):
+            found.append(end)
+            continue
+        found.append(np.interp(0.5, [light[outer], light[inner]], [centres[outer], centres[inner]]))
+    return found[0], found[1]
+
+
+def assert_at(box: Box, light: np.ndarray) -> None:
+    """Half a pixel at the edge of the view cannot be told from none."""
+    size = len(light)
+    found = *edges(light.max(axis=0)), *edges(light.max(axis=1))
+    for place, expected in zip(found, (box.left, box.right, box.top, box.bottom), strict=True):
+        assert abs(place - expected) <= (0.2 if 1 <= expected <= size - 1 else 0.5)
+
+
+@pytest.mark.parametrize("preprocessing", VIEWS, ids=str)
+@pytest.mark.parametrize("size", [(200, 200), (301, 173), (97, 240), (900, 101), (75, 800), (41, 37)], ids=str)
+def test_boxes_go_where_the_pixels_go(preprocessing: Preprocessing, size: tuple[int, int]) -> None:
+    """A rectangle is drawn, seen by the model and found again, wherever it still has a few pixels."""
+    width, height = size
+    compared = 0
+    for left, top, right, bottom in (
+        (0.45, 0.4, 0.6, 0.65),
+        (0.1, 0.2, 0.55, 0.9),
+        (0.3, 0.1, 1, 0.5),
+        (0, 0, 1, 1),
+        (0.4, 0, 0.52, 1),
+        (0, 0.45, 0.1, 0.6),
+    ):
+        corners = round(left * width), round(top * height), round(right * width), round(bottom * height)
+        box = Box(2, *corners, difficult=True)
+        moved = preprocessing.box(box, size)
+        light = preprocessing(Image.fromarray(drawn(size, box)))[..., 0] / 255
+        if moved is None:
+            assert light.max() < 0.5
+            continue
+        assert (moved.label, moved.difficult) == (2, True)
+        if min(moved.right - moved.left, moved.bottom - moved.top) < 4:
+            continue
+        compared += 1
+        assert_at(moved, light)
+    assert compared >= 3
+
+
+def test_boxes_of_an_image_that_fits_stay_where_they_are() -> None:
+    box = Box(0, 1.5, 2, 7.25, 9)
+    for fit in ("crop", "squash"):
+        assert Preprocessing(16, 16, fit).box(box, (16, 16)) == box  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "corners", [(0, 0, 30, 60), (130, 0, 160, 60), (-9, -9, -2, -2), (80, 20, 80, 40), (0, 0, 50, 60)]
+)
+def test_boxes_outside_of_the_crop_are_none(corners: tuple[int, int, int, int]) -> None:
+    assert Preprocessing(60, 60).box(Box(0, *corners), (160, 60)) is None
+
+
+def test_boxes_are_cut_at_the_edges_of_the_view() -> None:
+    assert Preprocessing(30, 30).box(Box(0, -5, 10, 90, 300), (160, 60)) == Box(0, 0, 5, 20, 30)
+    assert Preprocessing(30, 30, "squash").box(Box(0, -8, 10, 80, 300), (160, 60)) == Box(0, 0, 5, 15, 30)
+
+
+@pytest.mark.parametrize("orientation", sorted(STORED))
+def test_boxes_are_those_of_the_upright_image(tmp_path: Path, orientation: int) -> None:
+    box = Box(0, 30, 10, 50, 25)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](drawn((80, 48), box))))
+    stored.save(tmp_path / "a.png", exif=exif)
+    for preprocessing in VIEWS:
+        size = size_of(tmp_path / "a.png")
+        assert size == (80, 48)
+        moved = preprocessing.box(box, size)
+        assert moved is not None
+        light = preprocessing(read_image(tmp_path / "a.png"))[..., 0] / 255
+        assert_at(moved, light)
+
+
+@pytest.mark.parametrize("preprocessing", VIEWS, ids=str)
+@pytest.mark.parametrize("size", [(200, 200), (301, 173), (900, 101)], ids=str)
+def test_part_maps_and_boxes_agree(preprocessing: Preprocessing, size: tuple[int, int]) -> None:
+    """Nearest resampling takes the pixel at the centre, so a part covers the pixels whose centres its box holds."""
+    width, height = size
+    box = Box(0, round(0.44 * width), round(0.3 * height), round(0.55 * width), round(0.8 * height))
+    moved = preprocessing.box(box, size)
+    assert moved is not None
+    view = preprocessing(Image.fromarray(drawn(size, box)), Image.Resampling.NEAREST)[..., 0] > 0
+    centres = np.arange(preprocessing.size) + 0.5
+    columns = (centres >= moved.left) & (centres < moved.right)
+    rows = (centres >= moved.top) & (centres < moved.bottom)
+    np.testing.assert_array_equal(view, rows[:, None] & columns)
 
 
 def test_tensors_are_channels_first_in_the_unit_interval() -> None:

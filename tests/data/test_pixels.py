@@ -7,7 +7,8 @@ from PIL import Image
 
 from sic.data import pixels as module
 from sic.data.dataset import Sample, Skipped
-from sic.data.images import Preprocessing
+from sic.data.duplicates import fingerprint
+from sic.data.images import Preprocessing, read_image
 from sic.data.pixels import CachedPixels, DecodedPixels, load_pixels
 
 PREPROCESSING = Preprocessing(8, 10)
@@ -42,9 +43,8 @@ def test_cached_and_decoded_pixels_are_the_same(
     monkeypatch.setattr(module, "CACHE_LIMIT", limit)
     seen: list[tuple[int, int]] = []
     cache = tmp_path / "pixels.bin"
-    usable, pixels, skipped = load_pixels(
-        samples, PREPROCESSING, cache, workers, lambda done, total: seen.append((done, total))
-    )
+    loaded = load_pixels(samples, PREPROCESSING, cache, workers, lambda done, total: seen.append((done, total)))
+    usable, pixels, skipped = loaded.samples, loaded.pixels, loaded.skipped
     assert isinstance(pixels, CachedPixels if limit > 1000 else DecodedPixels)
     assert cache.exists() == (limit > 1000)
     assert usable == samples[:2] + samples[3:]
@@ -54,10 +54,14 @@ def test_cached_and_decoded_pixels_are_the_same(
     for index, sample in enumerate(usable):
         assert pixels[index].dtype == np.uint8
         np.testing.assert_array_equal(pixels[index], reference(sample))
+        expected = fingerprint(read_image(sample.path))
+        assert loaded.prints[index].digest == expected.digest and loaded.prints[index].size == expected.size
+        np.testing.assert_array_equal(loaded.prints[index].grey, expected.grey)
 
 
 def test_the_cache_needs_no_files_afterwards(samples: list[Sample], tmp_path: Path) -> None:
-    usable, pixels, _ = load_pixels(samples, PREPROCESSING, tmp_path / "pixels.bin", 0)
+    loaded = load_pixels(samples, PREPROCESSING, tmp_path / "pixels.bin", 0)
+    usable, pixels = loaded.samples, loaded.pixels
     expected = [reference(sample) for sample in usable]
     for sample in usable:
         sample.path.unlink()
@@ -66,7 +70,8 @@ def test_the_cache_needs_no_files_afterwards(samples: list[Sample], tmp_path: Pa
 
 
 def test_cached_pixels_travel_without_their_map(samples: list[Sample], tmp_path: Path) -> None:
-    usable, pixels, _ = load_pixels(samples, PREPROCESSING, tmp_path / "pixels.bin", 0)
+    loaded = load_pixels(samples, PREPROCESSING, tmp_path / "pixels.bin", 0)
+    usable, pixels = loaded.samples, loaded.pixels
     assert isinstance(pixels, CachedPixels)
     before = pixels[0]
     assert pixels._map is not None
@@ -103,7 +108,7 @@ def test_a_class_lost_whole_becomes_black(samples: list[Sample]) -> None:
 
 
 def test_nothing_readable_leaves_nothing(tmp_path: Path) -> None:
-    usable, pixels, skipped = load_pixels(
-        [Sample("a.png", tmp_path / "a.png", (0,))], PREPROCESSING, tmp_path / "pixels.bin", 0
-    )
-    assert usable == [] and len(pixels) == 0 and skipped == [Skipped("a.png", "no such file")]
+    missing = [Sample("a.png", tmp_path / "a.png", (0,))]
+    loaded = load_pixels(missing, PREPROCESSING, tmp_path / "pixels.bin", 0)
+    assert loaded.samples == loaded.prints == [] and len(loaded.pixels) == 0
+    assert loaded.skipped == [Skipped("a.png", "no such file")]

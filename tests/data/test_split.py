@@ -106,3 +106,25 @@ def test_a_class_that_is_one_group_is_not_held_out() -> None:
 def test_images_without_labels_give_their_share() -> None:
     _, held = stratified(samples(*[()] * 20, *[(0,)] * 20), 0.25, seed=0)
     assert Counter(s.labels for s in held) == {(): 5, (0,): 5}
+
+
+def test_copies_stay_together_and_join_groups() -> None:
+    single = samples(*[(i % 2,) for i in range(60)])
+    together = [[0, 7], [7, 20], [33, 2, 5]]
+    sides = []
+    for seed in range(30):
+        _, held = stratified(single, 0.3, seed, together)
+        assert 12 <= len(held) <= 24
+        inside = [[single[i].id in ids(held) for i in positions] for positions in together]
+        assert all(len(set(row)) == 1 for row in inside) and inside[0] == inside[1]
+        sides.append((inside[0][0], inside[2][0]))
+    assert set(sides) == {(False, False), (False, True), (True, False), (True, True)}
+    # A copy in two groups makes one of them.
+    pairs = grouped(*[(0, 1)] * 12)
+    for seed in range(10):
+        _, held = stratified(pairs, 0.3, seed, [[0, 23], [23, 8]])
+        assert len(ids(held) & {pairs[i].id for i in (0, 1, 8, 9, 22, 23)}) in (0, 6)
+
+
+def test_nothing_to_keep_together_changes_nothing() -> None:
+    assert stratified(BALANCED, 0.3, 1, [[4]]) == stratified(BALANCED, 0.3, 1) == stratified(BALANCED, 0.3, 1, [])

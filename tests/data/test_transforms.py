@@ -1,13 +1,15 @@
 import math
 import random
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from scipy.ndimage import map_coordinates
+from torchvision.transforms import v2
 
 from sic.data.images import Preprocessing
-from sic.data.transforms import TrainingTransform, affine, evaluation_view
+from sic.data.transforms import Augmentation, TrainingTransform, affine, evaluation_view, xray
 
 SIZE = 32
 PREPROCESSING = Preprocessing(SIZE, 40)
@@ -88,7 +90,7 @@ def test_affine_keeps_a_constant_image_constant() -> None:
         assert torch.equal(affine(batch, generator()), batch)
 
 
-@pytest.mark.parametrize("augmentation", ["none", "affine", "photo"])
+@pytest.mark.parametrize("augmentation", get_args(Augmentation))
 def test_training_transforms_depend_on_their_generator_alone(augmentation: str) -> None:
     transform = TrainingTransform(augmentation, PREPROCESSING)  # type: ignore[arg-type]
     batch = images(8)
@@ -100,7 +102,7 @@ def test_training_transforms_depend_on_their_generator_alone(augmentation: str) 
     assert torch.equal(transform(batch, generator(4)), first) == (augmentation == "none")
 
 
-@pytest.mark.parametrize("augmentation", ["none", "affine", "photo"])
+@pytest.mark.parametrize("augmentation", get_args(Augmentation))
 def test_training_transforms_leave_global_generators_alone(augmentation: str) -> None:
     transform = TrainingTransform(augmentation, PREPROCESSING)  # type: ignore[arg-type]
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
@@ -137,3 +139,80 @@ def test_photos_are_cropped_flipped_and_erased() -> None:
     flipped = lit[:, -1] < lit[:, 0]
     assert abs(flipped.float().mean().item() - 0.5) < 4 * 0.5 / math.sqrt(400)
     assert len({image.numpy().tobytes() for image in out}) > 350
+
+
+def black_boxes(batch: torch.Tensor) -> list[float]:
+    """Share of each image that is black, of those where anything is."""
+    shares = (batch == 0).all(1).float().mean((1, 2))
+    return [share for share in shares.tolist() if share > 0]
+
+
+def test_photos_lose_boxes_of_the_papers_sizes() -> None:
+    batch = [np.full((40, 48, 3), 200, np.uint8)] * 600
+    out = TrainingTransform("photo", PREPROCESSING)(batch, generator(1))
+    shares = black_boxes(out)
+    assert abs(len(shares) / 600 - 0.5) < 4 * 0.5 / math.sqrt(600)
+    assert 0.01 < min(shares) < 0.05 and 0.29 < max(shares) < 0.36  # of 32×32: sides are rounded
+    assert set(out.unique().tolist()) == {0, 200}
+
+
+def moved_xrays(number: int, seed: int) -> tuple[torch.Tensor, np.ndarray]:
+    """X-rays of two ramps that nothing black falls on: which were erased, and each one's map n×2×3 as in `fitted`."""
+    size = 64
+    line = 2 * np.arange(1, size + 1, dtype=np.uint8)
+    columns = np.broadcast_to(line[None, :, None], (size, size, 3))
+    preprocessing = Preprocessing(size, size)
+    seen = [
+        TrainingTransform("xray", preprocessing)([picture] * number, generator(seed))[:, 0].double().numpy()
+        for picture in (columns, columns.swapaxes(0, 1))
+    ]
+    centre = (2 * np.arange(size) + 1) / size - 1
+    y, x = np.meshgrid(centre, centre, indexing="ij")
+    maps, whole = [], []
+    inner = (np.abs(x) < 0.35) & (np.abs(y) < 0.35)  # never sees beyond the edge
+    for image in zip(*seen, strict=True):
+        used = inner & (image[0] > 0) & (image[1] > 0)
+        whole.append(used.sum() == inner.sum())
+        design = np.stack([x[used], y[used], np.ones(used.sum())], 1)
+        places = [((v[used] / 2 - 1) * 2 + 1) / size - 1 for v in image]
+        maps.append([np.linalg.lstsq(design, place, rcond=None)[0] for place in places])
+    return torch.tensor(whole), np.array(maps)
+
+
+def test_xrays_move_as_in_the_paper() -> None:
+    whole, maps = moved_xrays(600, seed=2)
+    assert 0.3 < (~whole).float().mean() < 0.5  # a box is erased in half of them, mostly near the centre
+    maps = maps[whole.numpy()]
+    linear = maps[:, :, :2]
+    area = np.linalg.det(linear)
+    scale = 1 / np.sqrt(np.abs(area))
+    flip = np.sign(area)
+    angle = np.degrees(np.arctan2(linear[:, 1, 0], linear[:, 1, 1]))
+    # source = A · (target - shift), so the shift is what A undoes.
+    shift = -np.einsum("nij,nj->ni", np.linalg.inv(linear), maps[:, :, 2]) / 2
+    assert 0.845 < scale.min() < 0.87 and 1.13 < scale.max() < 1.155
+    assert -45.5 < angle.min() < -42 and 42 < angle.max() < 45.5
+    assert -0.16 < shift.min() < -0.14 and 0.14 < shift.max() < 0.16
+    assert abs((flip < 0).mean() - 0.5) < 4 * 0.5 / math.sqrt(len(flip))
+
+
+def test_xrays_lose_boxes_of_the_papers_sizes() -> None:
+    """Told from the black around a moved image by the same movement without them."""
+    size, number = 64, 400
+    image = np.full((size, size, 3), 250, np.uint8)
+    transform = TrainingTransform("xray", Preprocessing(size, size))
+    shares = []
+    for seed in range(number):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator(seed))))
+            moved = v2.Compose(xray().transforms[:2])(torch.from_numpy(image).permute(2, 0, 1))
+        rows, columns = torch.where((transform([image], generator(seed))[0] != moved).any(0))
+        if len(rows) == 0:
+            continue
+        top, bottom, left, right = rows.min(), rows.max() + 1, columns.min(), columns.max() + 1
+        around = moved[:, max(top - 1, 0) : bottom + 1, max(left - 1, 0) : right + 1]
+        # None: some of it may lie in the dark, unseen
+        shares.append(int((bottom - top) * (right - left)) / size**2 if (around > 0).all() else None)
+    assert abs(len(shares) / number - 0.5) < 4 * 0.5 / math.sqrt(number)
+    seen = [share for share in shares if share is not None]
+    assert 0.045 < min(seen) < 0.06 and 0.18 < max(seen) < 0.21

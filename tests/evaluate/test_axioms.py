@@ -103,7 +103,12 @@ def test_completeness_looks_at_every_image() -> None:
     assert not found.passed and found.checks == 40 * 3
     assert len(done) > 1 and done[-1] == (40, 40)
     found = axioms.completeness(model, double, images[:-1])
-    assert found.passed and set(found.details) == {"residual_float32", "residual_float64", "input_independent_share"}
+    assert found.passed and set(found.details) == {
+        "residual_float32",
+        "residual_float64",
+        "mean_evidence",
+        "input_independent_share",
+    }
 
 
 def test_completeness_fails_for_a_constant_that_is_not_registered() -> None:
@@ -274,7 +279,7 @@ def test_the_keys_of_the_json() -> None:
     assert list(found["axioms"]) == [name.replace(" ", "_") for name in NAMES]
     common = {"passed", "worst", "limit", "checks"}
     more = {
-        "completeness": {"residual_float32", "residual_float64", "input_independent_share"},
+        "completeness": {"residual_float32", "residual_float64", "mean_evidence", "input_independent_share"},
         "implementation_invariance": {"reloaded", "channels-last"},
     }
     for name, axiom in found["axioms"].items():

@@ -7,6 +7,7 @@ import torch
 
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
+from sic.data.labels import targets
 from sic.data.transforms import TrainingTransform
 from sic.training.batches import (
     Batch,
@@ -14,7 +15,6 @@ from sic.training.batches import (
     TrainingBatches,
     Views,
     support_candidates,
-    targets,
     training_loader,
     view_loader,
 )
@@ -65,10 +65,6 @@ def test_only_images_with_one_label_are_candidates() -> None:
     assert found == {1: [0, 3], 2: [2]}
 
 
-def test_targets_are_multi_hot() -> None:
-    assert targets(samples((1,), (0, 2)), 3).tolist() == [[0, 1, 0], [1, 0, 1]]
-
-
 def test_a_batch_depends_on_seed_epoch_and_step_alone() -> None:
     first, second = make(augmentation="affine"), make(augmentation="affine")
     wanted = second[2, 1]
@@ -93,11 +89,12 @@ def test_every_image_is_a_query_at_most_once_an_epoch(batch_size: int) -> None:
     assert len(sizes) == 1 and 0.6 * min(batch_size, 45) < sizes.pop() < 1.5 * batch_size + 1
 
 
-def test_queries_carry_their_own_targets() -> None:
+def test_queries_and_supports_carry_their_own_targets() -> None:
     batches, expected = make(), targets(SAMPLES, 3)
     for step in range(len(batches)):
         batch = batches[0, step]
         assert torch.equal(batch.targets, expected[shown(batch.queries)])
+        assert torch.equal(batch.support_targets, expected[shown(batch.supports)])
 
 
 @pytest.mark.parametrize("number", [1, 3, 5])

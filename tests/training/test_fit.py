@@ -16,7 +16,7 @@ import torch
 
 import sic
 import sic.data
-from sic.data.dataset import ImageData, Sample
+from sic.data.dataset import Box, ImageData, Sample
 from sic.directory import read_run
 from sic.errors import SicError
 from sic.evaluate.outputs import logits
@@ -165,12 +165,71 @@ def test_multi_label_fit_uses_single_label_supports(bird_folders: Path, tmp_path
         for n, s in enumerate(folders.splits["train"])
     ]
     data = ImageData("two labels", bird_folders, "test", folders.classes, {"train": samples}, task="multi")
-    fit(data, small(data, epochs=2), tmp_path / "model")
+    held_out = fit(data, small(data, epochs=2), tmp_path / "model")
+    assert [sample.id for sample in held_out["validation"]] == read_run(tmp_path / "model")["validation"]
     model = sic.load(tmp_path / "model")
     labels = {sample.id: sample.labels for sample in samples}
     assert all(labels[support.source] == (support.label,) for support in model.supports)
     prediction = model.predict(samples[0].path)
     assert prediction.labels == [name for name, p in prediction.probabilities.items() if p >= 0.5]
+
+
+def test_multi_label_end_to_end_with_unsure_labels_and_balance(bird_folders: Path, tmp_path: Path) -> None:
+    """A table as people have it; VOC's difficult objects are put into the samples."""
+    rows = ["path,label,split"]
+    for number, file in enumerate(sorted(bird_folders.rglob("*.png"))):
+        label = int(file.parent.name[-1])
+        labels = f"{label}|{(label + 1) % 4}" if number % 3 == 0 else f"{label}"
+        split = "test" if number % 24 < 4 else "val" if number % 24 < 8 else "train"
+        rows.append(f"{file},{labels},{split}")
+    (tmp_path / "images.csv").write_text("\n".join(rows))
+    data = sic.data.open(tmp_path / "images.csv")
+    data.splits = {
+        split: [replace(s, boxes=(Box((s.labels[-1] + 2) % 4, 0, 0, 9, 9, difficult=True),)) for s in samples]
+        for split, samples in data.splits.items()
+    }
+    assert data.task == "multi" and all(s.unsure for samples in data.splits.values() for s in samples)
+    for balance in (False, True):
+        fit(data, small(data, epochs=2, balance=balance), tmp_path / f"balanced {balance}")
+        history = list(csv.DictReader((tmp_path / f"balanced {balance}" / "history.csv").open()))
+        for row in history:
+            assert 0 < float(row["train_loss"]) < 10 and 0 < float(row["val_loss"]) < 10
+            assert 0.1 < float(row["val_score"]) <= 1
+        assert read_run(tmp_path / f"balanced {balance}")["settings"]["balance"] is balance
+    losses = [(tmp_path / f"balanced {balance}" / "history.csv").read_text() for balance in (False, True)]
+    assert losses[0] != losses[1]
+
+
+def test_multi_label_figures(bird_folders: Path, tmp_path: Path) -> None:
+    rows = ["path,label"]
+    for number, file in enumerate(sorted(bird_folders.rglob("*.png"))):
+        label = file.parent.name
+        rows.append(
+            f"{file},{label}|spotted" if number % 3 == 0 else f"{file},{'spotted' if number % 7 == 0 else label}"
+        )
+    (tmp_path / "images.csv").write_text("\n".join(rows))
+    model = sic.fit(tmp_path / "images.csv", tmp_path / "model", epochs=2, **SMALL)
+    figures = model.config.figures["validation"]
+    assert list(figures["average_precision"]) == model.classes
+    known = [value for value in figures["average_precision"].values() if value is not None]
+    assert figures["map"] == pytest.approx(sum(known) / len(known))
+    assert 0 <= figures["exact_match"] <= figures["per_label_accuracy"] <= 1
+    best = max(float(row["val_score"]) for row in csv.DictReader((tmp_path / "model" / "history.csv").open()))
+    assert figures["map"] == pytest.approx(best, abs=1e-4)
+    assert "average_precision" not in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_leaks_stop_a_run_and_leave_nothing_behind(bird_folders: Path, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    shutil.copytree(bird_folders, images / "train")
+    (images / "test" / "bird 0").mkdir(parents=True)
+    shutil.copy(bird_folders / "bird 0" / "003.png", images / "test" / "bird 0" / "seen.png")
+    with pytest.raises(SicError, match="train/bird 0/003.png .* test/bird 0/seen.png .* --allow-leaks"):
+        sic.fit(images, tmp_path / "model", epochs=1, **SMALL)
+    assert not (tmp_path / "model").exists()
+    model = sic.fit(images, tmp_path / "model", epochs=1, allow_leaks=True, **SMALL)
+    assert model.config.data["leaks"] == 1 and model.config.training["allow_leaks"] is True
+    assert model.config.figures["test"]["images"] == 1
 
 
 @pytest.mark.parametrize("supports", [1, 5])

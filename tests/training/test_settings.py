@@ -70,7 +70,7 @@ def test_said_values_win(tmp_path: Path) -> None:
         "size": 48, "fit": "squash", "backbone": "resnet_tiny", "epochs": 3, "lr": 0.5, "temperature": 7.0,
         "batch_size": 5, "recipe": "paper", "augmentation": "affine", "supports_per_class": 1, "latent": 16, "b": 1.5,
         "seed": 9, "validation": 0.3, "weights": start(tmp_path), "keep_support_images": False,
-        "form": "bcos", "antialiased": False,
+        "form": "bcos", "antialiased": False, "balance": True, "allow_leaks": True, "preset": "voc-resnet50",
     }  # fmt: skip
     before = dict(said)
     settings = choose(data(tmp_path), said)[0]

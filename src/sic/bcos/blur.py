@@ -30,11 +30,15 @@ class Blur(nn.Module):
         return torch.cat([rise, rise[:-1].flip(0)]) / stride**2
 
     def forward(self, x: Tensor) -> Tensor:
+        # At the border, the mean of what is there: zeros would darken it.
+        return self.smoothed(x) / self.smoothed(x.new_ones(1, 1, *x.shape[2:]))
+
+    def smoothed(self, x: Tensor) -> Tensor:
         channels, (vertical, horizontal) = x.shape[1], (step - 1 for step in self.stride)
-        # The border repeats: padding with zeros would darken it.
-        x = F.pad(x, (horizontal, horizontal, vertical, vertical), mode="replicate")
-        x = F.conv2d(x, self.rows.to(x.dtype).view(1, 1, -1, 1).expand(channels, -1, -1, -1), groups=channels)
-        return F.conv2d(x, self.columns.to(x.dtype).view(1, 1, 1, -1).expand(channels, -1, -1, -1), groups=channels)
+        rows = self.rows.to(x.dtype).view(1, 1, -1, 1).expand(channels, -1, -1, -1)
+        columns = self.columns.to(x.dtype).view(1, 1, 1, -1).expand(channels, -1, -1, -1)
+        x = F.conv2d(x, rows, padding=(vertical, 0), groups=channels)
+        return F.conv2d(x, columns, padding=(0, horizontal), groups=channels)
 
     def extra_repr(self) -> str:
         return f"stride={self.stride}"

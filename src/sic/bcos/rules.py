@@ -13,8 +13,17 @@ from sic.bcos.layers import BcosConv2d, BcosLinear
 from sic.bcos.norms import BatchNormUncentred2d, GroupNorm, LayerNorm, LayerNorm2d
 
 KEPT = {
-    *("Identity", "Dropout", "Dropout1d", "Dropout2d", "DropPath", "PatchDropout", "StochasticDepth"),
-    *("Flatten", "Unflatten", "Permute", "PixelShuffle", "PixelUnshuffle", "ChannelShuffle", "Upsample"),
+    *("Identity", "Dropout", "Dropout1d", "Dropout2d", "DropPath", "PatchDropout", "SelectSeq"),
+    *(
+        "StochasticDepth",
+        "Flatten",
+        "Unflatten",
+        "Permute",
+        "PixelShuffle",
+        "PixelUnshuffle",
+        "ChannelShuffle",
+        "Upsample",
+    ),
     *(
         "AvgPool2d",
         "AvgPool2dSame",

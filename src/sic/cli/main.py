@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from sic.cli import data, demo, explain, predict, train, verify
+from sic.cli import data, demo, explain, predict, search, train, verify
 from sic.errors import SicError
 from sic.version import __version__
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
+app.command("search")(search.search)
 app.command("predict")(predict.predict)
 app.command("explain")(explain.explain)
 app.command("verify")(verify.verify)
@@ -56,7 +57,7 @@ def main() -> None:
     except SystemExit as end:
         if end.code == INTERRUPTED:
             _fail(
-                "Interrupted; what is finished is kept. After `sic train`, the same command with --resume continues.",
+                "Interrupted; what is finished is kept. The same command continues a search, with --resume a training.",
                 INTERRUPTED,
             )
         raise

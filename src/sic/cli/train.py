@@ -10,11 +10,34 @@ from sic.cli.console import OUT, Talker, print_json
 from sic.cli.data import Group, LayoutName
 
 
+def _list_presets(name: str | None) -> str | None:
+    """`--preset list` answers without data."""
+    if name != "list":
+        return name
+    from rich.table import Table
+
+    from sic.training.presets import PRESETS
+
+    table = Table("preset", "data", "backbone", "T", "rate", "epochs", "batch", "weights", "reported", "from")
+    for key, preset in PRESETS.items():
+        numbers = (f"{preset.temperature:g}", f"{preset.lr:g}", str(preset.epochs), str(preset.batch_size))
+        words = (preset.weights or "none", preset.reported, preset.source)
+        table.add_row(key, preset.data, preset.backbone, *numbers, *words)
+    OUT.print(table)
+    raise typer.Exit
+
+
 def train(
     data: Annotated[str, typer.Argument(help="A folder of images, a table of them, or `birds` (built in).")],
     layout: LayoutName = None,
     group: Group = None,
     out: Annotated[Path, typer.Option(help="Where the model directory goes.")] = Path("runs/model"),
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            callback=_list_presets, is_eager=True, help="The paper's settings for a dataset; `list` shows them all."
+        ),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training images.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Feature extractor.")] = None,
     form: Annotated[str | None, typer.Option(help="bcos, or bcosified: made from a conventional network.")] = None,
@@ -35,8 +58,15 @@ def train(
     supports: Annotated[int | None, typer.Option(min=1, help="Supports per class.")] = None,
     latent: Annotated[int | None, typer.Option(min=1, help="Size of the latent vectors.")] = None,
     b: Annotated[float | None, typer.Option("--b", min=1, help="B of the B-cos units.")] = None,
-    augmentation: Annotated[str | None, typer.Option(help="none, affine or photo.")] = None,
+    augmentation: Annotated[str | None, typer.Option(help="none, affine, photo or xray.")] = None,
     validation: Annotated[float | None, typer.Option(min=0.01, max=0.9, help="Share held out.")] = None,
+    balance: Annotated[
+        bool | None,
+        typer.Option("--balance/--no-balance", help="Rare classes: positives weigh as much as negatives."),
+    ] = None,
+    allow_leaks: Annotated[
+        bool | None, typer.Option("--allow-leaks", help="Train although held-out images are copies of training images.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     support_images: Annotated[
         bool | None,
@@ -48,6 +78,7 @@ def train(
 ) -> None:
     """Train a SIC model on a folder of images; what you do not say is chosen and told."""
     said = {
+        "preset": preset,
         "epochs": epochs,
         "backbone": backbone,
         "form": form,
@@ -64,6 +95,8 @@ def train(
         "b": b,
         "augmentation": augmentation,
         "validation": validation,
+        "balance": balance,
+        "allow_leaks": allow_leaks,
         "seed": seed,
         "keep_support_images": support_images,
     }
@@ -101,6 +134,7 @@ def run(
         "measured_on": measured,
         "figures": figures,
         "seconds": round(time.monotonic() - started, 1),
+        "leaks": model.config.data["leaks"],
         "skipped": record["skipped"],
         "settings": record["settings"],
     }
@@ -112,6 +146,8 @@ def summarise(result: dict[str, Any]) -> None:
     figures = result["figures"][measured]
     name = "Mean average precision" if score == "map" else "Accuracy"
     chosen = " (on which the best epoch was chosen)" if measured == "validation" else ""
+    if score == "map":
+        chosen += f", all labels right in {figures['exact_match']:.1%} of them"
     answered = figures["similar_case"]
     marked = "" if answered == 1 else f" {1 - answered:.0%} of them are marked as no similar case."
     OUT.print(

@@ -60,9 +60,11 @@ def verify(
                 worst, allowed = f"{axiom.worst:.1e}", f"{axiom.limit:.0e}" if axiom.limit else "0"
             table.add_row(axiom.name, axiom.statement, worst, allowed, str(axiom.checks), verdict)
         OUT.print(table)
-        apart = next(axiom.details for axiom in axioms if axiom.name == "completeness")["input_independent_share"]
-        if apart:
+        evidence = next(axiom.details for axiom in axioms if axiom.name == "completeness")
+        if apart := evidence["input_independent_share"]:
             OUT.print(f"{apart:.1%} of the evidence comes from where things are, not from pixels (positional code).")
+        if evidence["mean_evidence"] < 1e-6:
+            OUT.print("! This model finds no evidence for anything: there was nothing to add up. Train it for longer.")
         verdict = "All six axioms hold" if result["passed"] else "At least one axiom does not hold"
         OUT.print(f"{verdict} for {model} on these {len(files)} images.", markup=False)
     if not result["passed"]:
@@ -75,18 +77,20 @@ def _images(model: Path, data: str | None, card: dict[str, Any], talker: Talker)
     from sic.cli.files import image_files
     from sic.data.source import BUILT_IN
 
-    opened_with: dict[str, str | None] = {}
+    arguments: dict[str, Any] = {"where": data}
     if data is None:
-        from sic.directory import read_run
+        from sic.directory import RUN, read_run
 
-        record = {} if card.get("name") == BUILT_IN else read_run(model)["data"]
-        data, opened_with = record.get("root", BUILT_IN), record.get("opened_with", {})
+        # Without the record of its run a copied model only knows what its data was called.
+        copied = not (model / RUN).is_file() and card.get("name") == BUILT_IN
+        arguments = {"where": BUILT_IN} if copied else read_run(model)["data"]["opened_with"]
+        data = str(arguments["where"])
         if data != BUILT_IN and not Path(data).exists():
             raise SicError(
                 f"The data that {model} was trained on is not at {data}; name images: sic verify {model} DATA."
             )
     try:
-        opened = sic.data.open(data, talker.progress("drawing birds"), **opened_with)
+        opened = sic.data.open(progress=talker.progress("drawing birds"), **arguments)
     except SicError:
         return data, image_files([Path(data)])
     if opened.layout == "class folders":

@@ -7,9 +7,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from sic.data.dataset import ImageData, Sample
+from sic.data.dataset import ImageData, Progress, Sample
 from sic.data.duplicates import Fingerprint, near_copies, read_fingerprints
-from sic.data.pixels import Progress
 from sic.data.split import SMALLEST_CLASS
 
 SMALLEST_SIDE = 32

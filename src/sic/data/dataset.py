@@ -1,6 +1,7 @@
 """What a set of labelled images is, whatever layout it came in."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -8,6 +9,8 @@ from typing import Literal
 from sic.errors import SicError
 
 Task = Literal["single", "multi"]
+Progress = Callable[[int, int], None]
+"""Told how many are done, and of how many."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class ImageData:
     skipped: list[Skipped] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     opened_with: dict[str, str | None] = field(default_factory=dict)
-    """How to open it again: the `layout` and `group` that were asked for."""
+    """How to open it again: the arguments of `sic.data.open`."""
 
 
 class UnusableData(SicError):

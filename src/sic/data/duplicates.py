@@ -6,19 +6,23 @@ being copies, so a candidate counts only if the two pictures, laid over each oth
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.fft import dctn
 from scipy.ndimage import gaussian_filter, map_coordinates
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch.utils.data import DataLoader, Dataset
 
+from sic.data.dataset import Progress
 from sic.data.images import Pixels, UnreadableImage, read_image
-from sic.data.pixels import Progress
 
 Array = NDArray[np.float32]
 
@@ -89,12 +93,35 @@ def read_fingerprints(paths: Sequence[Path], progress: Progress | None = None) -
 
 def near_copies(first: Sequence[Fingerprint], second: Sequence[Fingerprint]) -> list[tuple[int, int]]:
     """Pairs of positions that show the same picture: for each of `second` the closest of `first`, if there is one."""
-    detailed = [[i for i, p in enumerate(prints) if min(p.size) >= SMALLEST] for prints in (first, second)]
-    if not all(detailed):
-        return []
-    a, b = (np.stack([prints[i].grey for i in rows]) for prints, rows in zip((first, second), detailed, strict=True))
+    rows, columns = _detailed(first), _detailed(second)
+    a, b = _greys(first, rows), _greys(second, columns)
     closest = {j: i for block in _candidates(a, b) for i, j in _confirmed(a, b, block)}
-    return [(detailed[0][i], detailed[1][j]) for j, i in sorted(closest.items())]
+    return [(rows[i], columns[j]) for j, i in sorted(closest.items())]
+
+
+def copies_within(prints: Sequence[Fingerprint], progress: Progress | None = None) -> list[list[int]]:
+    """Positions of pictures that are the same, or nearly so: sets of two or more, copies of copies included."""
+    first: dict[bytes, int] = {}
+    links = [(first.setdefault(p.digest, position), position) for position, p in enumerate(prints)]
+    rows = [position for position in _detailed(prints) if first[prints[position].digest] == position]
+    greys = _greys(prints, rows)
+    for block in _candidates(greys, greys, earlier=True, progress=progress):
+        links += [(rows[i], rows[j]) for i, j in _confirmed(greys, greys, block)]
+    ends = np.array(links, np.int64).reshape(-1, 2).T
+    graph = coo_array((np.ones(len(links), bool), (ends[0], ends[1])), (len(prints), len(prints)))
+    members: dict[int, list[int]] = defaultdict(list)
+    for position, component in enumerate(connected_components(graph, directed=False)[1]):
+        members[int(component)].append(position)
+    return [positions for positions in members.values() if len(positions) > 1]
+
+
+def _detailed(prints: Sequence[Fingerprint]) -> list[int]:
+    return [position for position, p in enumerate(prints) if min(p.size) >= SMALLEST]
+
+
+def _greys(prints: Sequence[Fingerprint], rows: Sequence[int]) -> Pixels:
+    """N×SIDE×SIDE."""
+    return np.stack([prints[row].grey for row in rows]) if rows else np.zeros((0, SIDE, SIDE), np.uint8)
 
 
 def _reduced(pictures: NDArray[np.uint8], by: int) -> Array:
@@ -115,21 +142,44 @@ def _details(pictures: Array) -> Array:
     return gaussian_filter(pictures, (0, 1, 1)) - gaussian_filter(pictures, (0, 3, 3))
 
 
-def _candidates(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
-    """Blocks of pairs, n×2, with similar hashes and similar details."""
-    hash_a, hash_b = hashes(a), hashes(b)
-    detail_a, detail_b = (_unit(_details(_reduced(pictures, 2)).reshape(len(pictures), -1)) for pictures in (a, b))
-    most, few = (min(number, len(a)) for number in CANDIDATES)
-    for start in range(0, len(b), 64):
-        bits = np.bitwise_count(hash_b[start : start + 64, None] ^ hash_a)
-        nearest = np.argpartition(bits, most - 1, axis=1)[:, :most]
-        row, column = np.nonzero(np.take_along_axis(bits, nearest, 1) <= MOST_BITS)
-        alike = np.full(nearest.shape, -1, np.float32)
-        alike[row, column] = np.einsum("nd,nd->n", detail_a[nearest[row, column]], detail_b[start + row])
-        best = np.argpartition(-alike, few - 1, axis=1)[:, :few]
-        row, column = np.nonzero(np.take_along_axis(alike, best, 1) >= ALIKE)
-        if row.size:
-            yield np.stack([nearest[row, best[row, column]], start + row], 1)
+def _candidates(
+    a: Pixels, b: Pixels, earlier: bool = False, progress: Progress | None = None
+) -> Iterator[NDArray[np.int64]]:
+    """Blocks of pairs, n×2, with similar hashes and similar details; `earlier`: only those with i < j."""
+    if not len(a) or not len(b):
+        return
+    hash_a, detail_a = _signature(a)
+    hash_b, detail_b = (hash_a, detail_a) if b is a else _signature(b)
+    step = max(1, (1 << 22) // len(a))
+    most, few = CANDIDATES
+    for start in range(0, len(b), step):
+        bits = np.bitwise_count(hash_b[start : start + step, None] ^ hash_a)
+        if earlier:
+            bits[np.arange(len(a)) >= start + np.arange(len(bits))[:, None]] = 64
+        j, i = np.nonzero(bits <= MOST_BITS)
+        kept = _least(j, bits[j, i], most)
+        i, j = i[kept], j[kept] + start
+        alike = np.einsum("nd,nd->n", detail_a[i], detail_b[j])
+        i, j, alike = i[alike >= ALIKE], j[alike >= ALIKE], alike[alike >= ALIKE]
+        kept = _least(j, -alike, few)
+        if kept.size:
+            yield np.stack([i[kept], j[kept]], 1)
+        if progress is not None:
+            progress(min(start + step, len(b)), len(b))
+
+
+def _signature(pictures: Pixels) -> tuple[NDArray[np.uint64], Array]:
+    """Hashes, N, and details as unit vectors, N×(SIDE/2)²."""
+    blocks = [pictures[start : start + 1024] for start in range(0, len(pictures), 1024)]
+    details = [_unit(_details(_reduced(block, 2)).reshape(len(block), -1)) for block in blocks]
+    return np.concatenate([hashes(block) for block in blocks]), np.concatenate(details)
+
+
+def _least(row: NDArray[np.int64], cost: NDArray[Any], number: int) -> NDArray[np.int64]:
+    """Positions of the `number` entries of least cost of each row."""
+    order = np.lexsort((cost, row))
+    rank = np.arange(len(order)) - np.searchsorted(row[order], row[order])
+    return order[rank < number]
 
 
 def _confirmed(a: NDArray[np.uint8], b: NDArray[np.uint8], pairs: NDArray[np.int64]) -> list[tuple[int, int]]:

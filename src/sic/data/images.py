@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
+
+from sic.data.dataset import Box
 
 DICOM_SUFFIXES = frozenset([".dcm", ".dicom"])
 SUFFIXES = DICOM_SUFFIXES | frozenset(
@@ -153,15 +155,31 @@ class Preprocessing:
 
     def reduce(self, image: Image.Image, resample: Image.Resampling = Image.Resampling.BILINEAR) -> Pixels:
         """H×W×3 at the resolution that crops are taken from."""
-        if self.fit == "squash":
-            width = height = self.resize
-        else:
-            image = _without_ends(image)
-            scale = self.resize / min(image.size)
-            width, height = (max(self.resize, round(side * scale)) for side in image.size)
+        left, top, width, height = self._kept(image.size)
         if (width, height) != image.size:
-            image = image.resize((width, height), resample)
+            image = image.crop((left, top, left + width, top + height))
+        wanted = self._reduced((width, height))
+        if wanted != image.size:
+            image = image.resize(wanted, resample)
         return np.array(image)  # a copy: Pillow's own memory is read-only
+
+    def _kept(self, size: tuple[int, int]) -> tuple[int, int, int, int]:
+        """(left, top, width, height) of the part that is used of an image of (width, height).
+
+        At most four times as long as wide: a strip would take gigabytes once its short side is enlarged.
+        """
+        if self.fit == "squash":
+            return 0, 0, *size
+        width, height = (min(side, 4 * min(size)) for side in size)
+        return (size[0] - width) // 2, (size[1] - height) // 2, width, height
+
+    def _reduced(self, size: tuple[int, int]) -> tuple[int, int]:
+        """(width, height) that such a part is resized to."""
+        if self.fit == "squash":
+            return self.resize, self.resize
+        scale = self.resize / min(size)
+        width, height = (max(self.resize, round(side * scale)) for side in size)
+        return width, height
 
     def crop(self, pixels: Pixels) -> Pixels:
         """The central size×size×3 square of a reduced image."""
@@ -172,15 +190,25 @@ class Preprocessing:
         """The model's view of an image, size×size×3; stored as PNG it comes back bit for bit."""
         return self.crop(self.reduce(image, resample))
 
+    def box(self, box: Box, image_size: tuple[int, int]) -> Box | None:
+        """A box of an upright image of (width, height) in the model's view, cut to it; None if nothing is left."""
+        left, top, *kept = self._kept(image_size)
+        reduced = self._reduced((kept[0], kept[1]))
+        (x, to_left), (y, to_top) = (
+            (new / old, (new - self.size) // 2) for new, old in zip(reduced, kept, strict=True)
+        )
 
-def _without_ends(image: Image.Image) -> Image.Image:
-    """At most four times as long as wide: a strip would take gigabytes once its short side is enlarged."""
-    width, height = image.size
-    longest = 4 * min(width, height)
-    if max(width, height) <= longest:
-        return image
-    left, top = (max(0, (side - longest) // 2) for side in (width, height))
-    return image.crop((left, top, left + min(width, longest), top + min(height, longest)))
+        def inside(place: float) -> float:
+            return min(max(place, 0.0), float(self.size))
+
+        moved = replace(
+            box,
+            left=inside((box.left - left) * x - to_left),
+            top=inside((box.top - top) * y - to_top),
+            right=inside((box.right - left) * x - to_left),
+            bottom=inside((box.bottom - top) * y - to_top),
+        )
+        return moved if moved.left < moved.right and moved.top < moved.bottom else None
 
 
 def to_tensor(pixels: Pixels) -> Tensor:

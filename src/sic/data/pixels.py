@@ -1,16 +1,18 @@
 """Decoded pixels of many images: every file is read once, in worker processes, before anything depends on it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from sic.data.dataset import Sample, Skipped
+from sic.data.dataset import Progress, Sample, Skipped
+from sic.data.duplicates import Fingerprint, fingerprint
 from sic.data.images import Pixels, Preprocessing, UnreadableImage, read_image
 
-Progress = Callable[[int, int], None]
 CACHE_LIMIT = 8 << 30
 """Bytes of decoded pixels up to which they are kept; larger sets are decoded again whenever they are used."""
 
@@ -22,8 +24,8 @@ class PixelSource(Protocol):
     def __getitem__(self, index: int) -> Pixels: ...
 
 
-class Decoder(Dataset[Pixels | str]):
-    """Decodes files in loader workers; an unreadable file yields the reason."""
+class FirstLook(Dataset[tuple[Pixels, Fingerprint] | str]):
+    """Decodes files in loader workers: a picture, reduced, and its fingerprint; or why it cannot be read."""
 
     def __init__(self, paths: Sequence[Path], preprocessing: Preprocessing) -> None:
         self.paths, self.preprocessing = list(paths), preprocessing
@@ -31,9 +33,10 @@ class Decoder(Dataset[Pixels | str]):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, index: int) -> Pixels | str:
+    def __getitem__(self, index: int) -> tuple[Pixels, Fingerprint] | str:
         try:
-            return self.preprocessing.reduce(read_image(self.paths[index]))
+            image = read_image(self.paths[index])
+            return self.preprocessing.reduce(image), fingerprint(image)
         except UnreadableImage as error:
             return str(error)
 
@@ -62,21 +65,28 @@ class DecodedPixels:
     """Pixels decoded at every use. A file that has become unreadable since it was checked is replaced by another."""
 
     def __init__(self, samples: Sequence[Sample], preprocessing: Preprocessing) -> None:
-        self.labels = [sample.labels for sample in samples]
-        self.decoder = Decoder([sample.path for sample in samples], preprocessing)
+        self.samples, self.preprocessing = list(samples), preprocessing
 
     def __len__(self) -> int:
-        return len(self.decoder)
+        return len(self.samples)
 
     def __getitem__(self, index: int) -> Pixels:
-        count = len(self)
+        wanted, count = self.samples[index].labels, len(self)
         for candidate in (index, *((index + step) % count for step in range(1, count))):
-            if self.labels[candidate] == self.labels[index]:
-                pixels = self.decoder[candidate]
-                if not isinstance(pixels, str):
-                    return pixels
-        side = self.decoder.preprocessing.resize
-        return np.zeros((side, side, 3), np.uint8)
+            if self.samples[candidate].labels == wanted:
+                with suppress(UnreadableImage):
+                    return self.preprocessing.reduce(read_image(self.samples[candidate].path))
+        return np.zeros((self.preprocessing.resize, self.preprocessing.resize, 3), np.uint8)
+
+
+@dataclass
+class Loaded:
+    """Samples that can be read; in the same order their pixels and fingerprints; and what was skipped."""
+
+    samples: list[Sample]
+    pixels: PixelSource
+    prints: list[Fingerprint]
+    skipped: list[Skipped]
 
 
 def load_pixels(
@@ -85,22 +95,23 @@ def load_pixels(
     cache: Path,
     workers: int,
     progress: Progress | None = None,
-) -> tuple[list[Sample], PixelSource, list[Skipped]]:
-    """Read every file once. Returns the usable samples, their pixels in the same order, and what was skipped."""
+) -> Loaded:
+    """Read every file once; its pixels go to `cache`."""
     usable: list[Sample] = []
+    prints: list[Fingerprint] = []
     skipped: list[Skipped] = []
     shapes: list[tuple[int, int, int]] = []
     written = 0
-    loader = DataLoader(
-        Decoder([sample.path for sample in samples], preprocessing), batch_size=None, num_workers=workers
-    )
+    looks = FirstLook([sample.path for sample in samples], preprocessing)
+    loader = DataLoader(looks, batch_size=None, num_workers=workers)
     with cache.open("wb") as file:
-        for done, (sample, pixels) in enumerate(zip(samples, loader, strict=True), 1):
-            if isinstance(pixels, str):
-                skipped.append(Skipped(sample.id, pixels))
+        for done, (sample, look) in enumerate(zip(samples, loader, strict=True), 1):
+            if isinstance(look, str):
+                skipped.append(Skipped(sample.id, look))
             else:
                 usable.append(sample)
-                array = np.asarray(pixels)
+                array = np.asarray(look[0])
+                prints.append(look[1])
                 shapes.append((array.shape[0], array.shape[1], 3))
                 written += array.nbytes
                 if written <= CACHE_LIMIT:
@@ -108,6 +119,6 @@ def load_pixels(
             if progress is not None:
                 progress(done, len(samples))
     if written <= CACHE_LIMIT:
-        return usable, CachedPixels(cache, shapes), skipped
+        return Loaded(usable, CachedPixels(cache, shapes), prints, skipped)
     cache.unlink()
-    return usable, DecodedPixels(usable, preprocessing), skipped
+    return Loaded(usable, DecodedPixels(usable, preprocessing), prints, skipped)

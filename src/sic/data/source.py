@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sic.data.cub import is_cub, open_cub
-from sic.data.dataset import ImageData, same_but_for_case
+from sic.data.dataset import ImageData, Progress, same_but_for_case
 from sic.data.dogs import is_dogs, open_dogs
 from sic.data.folders import open_folders
 from sic.data.funnybirds import is_funnybirds, open_funnybirds
 from sic.data.manifest import is_manifest, open_manifest
-from sic.data.pixels import Progress
 from sic.data.rsna import is_rsna, open_rsna
 from sic.data.table import SUFFIXES as TABLES
 from sic.data.voc import is_voc, open_voc
@@ -54,7 +53,8 @@ def open(
     pattern = _pattern(group)
     data = _read(where, progress, layout)
     data.problems += same_but_for_case(data.classes)
-    data.opened_with = {"layout": layout, "group": group}
+    data.opened_with = {"where": BUILT_IN if where == BUILT_IN else str(data.root.resolve())}
+    data.opened_with |= {"layout": layout, "group": group}
     return data if pattern is None else _grouped(data, pattern)
 
 

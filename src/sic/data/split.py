@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from sic.data.dataset import Sample
 
@@ -11,11 +12,13 @@ NO_CLASS = -1
 """Stands for the class of images that show none."""
 
 
-def stratified(samples: list[Sample], fraction: float, seed: int) -> tuple[list[Sample], list[Sample]]:
+def stratified(
+    samples: list[Sample], fraction: float, seed: int, together: Sequence[Sequence[int]] = ()
+) -> tuple[list[Sample], list[Sample]]:
     """(rest, held out): the same share of every class, an image counting for its rarest label.
 
-    Images of a group stay together; the shares are then met as closely as the groups allow. A class with a single
-    group is not held out.
+    Images of a group stay together, and those whose positions are listed in `together`; the shares are then met as
+    closely as that allows. A class with a single group is not held out.
     """
     counts = Counter(label for sample in samples for label in sample.labels)
 
@@ -23,7 +26,7 @@ def stratified(samples: list[Sample], fraction: float, seed: int) -> tuple[list[
         return min(labels, key=lambda label: (counts[label], label), default=NO_CLASS)
 
     by_class: dict[int, list[list[Sample]]] = defaultdict(list)
-    for unit in _kept_together(samples):
+    for unit in _kept_together(samples, together):
         by_class[rarest(tuple(rarest(sample.labels) for sample in unit))].append(unit)
     total = Counter(rarest(sample.labels) for sample in samples)
     taken: Counter[int] = Counter()
@@ -42,9 +45,20 @@ def stratified(samples: list[Sample], fraction: float, seed: int) -> tuple[list[
     return [s for s in samples if s.id not in held], [s for s in samples if s.id in held]
 
 
-def _kept_together(samples: list[Sample]) -> list[list[Sample]]:
+def _kept_together(samples: list[Sample], together: Sequence[Sequence[int]]) -> list[list[Sample]]:
     """Groups, and images without one by themselves; the order depends on the ids alone."""
-    groups: dict[tuple[str, bool], list[Sample]] = defaultdict(list)
+    joined: dict[tuple[str, bool], tuple[str, bool]] = {}
+
+    def unit(sample: Sample) -> tuple[str, bool]:
+        key = (sample.id, False) if sample.group is None else (sample.group, True)
+        while key in joined:
+            key = joined[key]
+        return key
+
+    for positions in together:
+        first, *others = {unit(samples[position]) for position in positions}
+        joined.update(dict.fromkeys(others, first))
+    units: dict[tuple[str, bool], list[Sample]] = defaultdict(list)
     for sample in sorted(samples, key=lambda sample: sample.id):
-        groups[(sample.id, False) if sample.group is None else (sample.group, True)].append(sample)
-    return list(groups.values())
+        units[unit(sample)].append(sample)
+    return list(units.values())

@@ -1,7 +1,7 @@
 """Training transforms on the loader's side: reduced images in, a batch of bytes N×3×S×S out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from sic.data.images import Pixels, Preprocessing
 
-Augmentation = Literal["none", "affine", "photo"]
+Augmentation = Literal["none", "affine", "photo", "xray"]
 
 
 def evaluation_view(images: Sequence[Pixels], preprocessing: Preprocessing) -> Tensor:
@@ -41,23 +41,41 @@ def affine(batch: Tensor, generator: torch.Generator) -> Tensor:
     return moved.round().to(torch.uint8)
 
 
+def photo(size: int) -> v2.Transform:
+    """The paper's for photographs: random crops of 8–100 %, flips, boxes of 2–33 % blackened in every other image."""
+    crop = v2.RandomResizedCrop(size, scale=(0.08, 1), interpolation=v2.InterpolationMode.BILINEAR)
+    return v2.Compose([crop, v2.RandomHorizontalFlip(0.5), v2.RandomErasing(0.5, scale=(0.02, 0.33))])
+
+
+def xray() -> v2.Transform:
+    """The paper's for chest X-rays: flipped, turned, shifted, scaled, boxes of 5–20 % blackened in every other image.
+
+    What comes in from outside is black, as is the air around a patient.
+    """
+    move = v2.RandomAffine(45, translate=(0.15, 0.15), scale=(0.85, 1.15), interpolation=v2.InterpolationMode.BILINEAR)
+    return v2.Compose([v2.RandomHorizontalFlip(0.5), move, v2.RandomErasing(0.5, scale=(0.05, 0.2))])
+
+
 @dataclass(frozen=True)
 class TrainingTransform:
-    """none: the evaluation view. affine: `affine` on it. photo: the paper's random crops, flips and erased boxes."""
+    """none: the evaluation view. affine, xray: those on it. photo: that on the whole reduced image."""
 
     augmentation: Augmentation
     preprocessing: Preprocessing
 
     def __call__(self, images: Sequence[Pixels], generator: torch.Generator) -> Tensor:
         if self.augmentation == "photo":
-            return self._photos(images, generator)
+            whole = [torch.from_numpy(np.array(image)).permute(2, 0, 1) for image in images]
+            return _each(photo(self.preprocessing.size), whole, generator)
         views = evaluation_view(images, self.preprocessing)
+        if self.augmentation == "xray":
+            return _each(xray(), views, generator)
         return views if self.augmentation == "none" else affine(views, generator)
 
-    def _photos(self, images: Sequence[Pixels], generator: torch.Generator) -> Tensor:
-        size = self.preprocessing.size
-        photo = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.RandomErasing()])
-        # torchvision draws from the global generator: seed it for this batch and leave it as it was.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-            return torch.stack([photo(torch.from_numpy(np.array(image)).permute(2, 0, 1)) for image in images])
+
+def _each(transform: v2.Transform, images: Iterable[Tensor], generator: torch.Generator) -> Tensor:
+    """Each image transformed by itself."""
+    # torchvision draws from the global generator: seed it for this batch and leave it as it was.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        return torch.stack([transform(image) for image in images])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sic.bcos import encode_colours, explaining, linear_maps
-from sic.data.pixels import Progress
+from sic.data.dataset import Progress
 from sic.methods import SIC, Contributions
 
 FLOAT32, FLOAT64 = 1e-4, 1e-10
@@ -69,6 +69,7 @@ def _all_classes(classifier: SIC, images: Tensor) -> Tensor:
 def completeness(single: SIC, double: SIC, images: Tensor, progress: Progress | None = None) -> Axiom:
     """logit = b + Σ pixels + input-independent terms, for every image and every class, in both precisions."""
     worst = {torch.float32: 0.0, torch.float64: 0.0}
+    evidence: list[float] = []
     apart: list[float] = []
     batch = max(1, min(32, 2**25 // (single.classes * 6 * images.shape[2] * images.shape[3])))  # bounds the memory
     for start in range(0, len(images), batch):
@@ -77,6 +78,7 @@ def completeness(single: SIC, double: SIC, images: Tensor, progress: Progress | 
             explained = classifier.explain(views, _all_classes(classifier, views))
             scale = explained.value.abs().clamp_min(1) if kind == torch.float32 else 1.0
             worst[kind] = max(worst[kind], _largest(explained.residual.abs() / scale))
+        evidence += (explained.value - double.bias).abs().flatten().tolist()
         apart += _share_apart(explained, double.bias)
         if progress is not None:
             progress(min(start + batch, len(images)), len(images))
@@ -89,6 +91,7 @@ def completeness(single: SIC, double: SIC, images: Tensor, progress: Progress | 
         {
             "residual_float32": worst[torch.float32],
             "residual_float64": worst[torch.float64],
+            "mean_evidence": sum(evidence) / max(len(evidence), 1),
             "input_independent_share": sum(apart) / max(len(apart), 1),
         },
     )

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from sic.data.dataset import Progress
 from sic.data.images import Preprocessing, UnreadableImage, read_image, to_tensor
-from sic.data.pixels import Progress
 from sic.methods import Classifier
 
 

@@ -28,21 +28,14 @@ def support_candidates(samples: Sequence[Sample]) -> dict[int, list[int]]:
     return dict(candidates)
 
 
-def targets(samples: Sequence[Sample], classes: int) -> Tensor:
-    """Multi-hot labels, n×C."""
-    result = torch.zeros(len(samples), classes)
-    for row, sample in enumerate(samples):
-        result[row, list(sample.labels)] = 1
-    return result
-
-
 @dataclass
 class Batch:
-    """Bytes N×3×S×S of the queries, their multi-hot targets N×C, bytes and classes of the supports."""
+    """Bytes N×3×S×S and targets N×C (see `sic.data.labels`) of queries and of supports, and the supports' classes."""
 
     queries: Tensor
     targets: Tensor
     supports: Tensor
+    support_targets: Tensor
     support_classes: Tensor
 
 
@@ -80,6 +73,7 @@ class TrainingBatches(Dataset[Batch]):
             self.transform([self.pixels[i] for i in queries], generator),
             self.targets[queries],
             evaluation_view([self.pixels[i] for i in supports], self.preprocessing),
+            self.targets[supports],
             torch.from_numpy(classes),
         )
 

@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 import warnings
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,26 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from sic import directory
+from sic.backbones import Load
 from sic.backbones.weights import loader
 from sic.bcos import without_biases
-from sic.data.dataset import ImageData
+from sic.data.dataset import ImageData, Sample
+from sic.data.labels import targets
 from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
 from sic.methods import SIC
 from sic.supports import Support
-from sic.training.batches import TrainingBatches, Views, targets, training_loader, view_loader
+from sic.training.batches import TrainingBatches, Views, training_loader, view_loader
 from sic.training.history import History, Reporter, Silent
+from sic.training.losses import positive_weights
 from sic.training.material import Images, Material, gather
 from sic.training.module import SICTraining
 from sic.training.settings import Settings, from_json, loader_workers
 
 HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
+FLAGS = {"supports_per_class": "supports", "keep_support_images": "support-images", "antialiased": "antialias"}
+"""Where the flag is not called like the setting."""
 
 
 def fit(
@@ -38,20 +44,24 @@ def fit(
     resume: bool = False,
     workers: int | None = None,
     reporter: Reporter | None = None,
-) -> None:
-    """Train on `data` and write the model directory `folder`; `resume` continues after the last finished epoch."""
+) -> dict[str, list[Sample]]:
+    """Train on `data` and write the model directory `folder`; `resume` continues after the last finished epoch.
+
+    Returns the readable images that the model was not trained on: `validation` and `test`.
+    """
     reporter = reporter or Silent()
     workers = loader_workers() if workers is None else workers
     if not resume and (folder / RUN).is_file():
         raise SicError(f"{folder} already holds a run; continue it with --resume, or choose another --out.")
     _set_up_libraries(settings.seed)
-    (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     cache = folder / "pixels.bin"
     try:
+        load = _published(settings, reporter)
         material = gather(data, settings, cache, workers, reporter)
         _tell(data, settings, material, reporter)
         config = _config(data, settings, material)
-        module = _module(config, settings, material, reporter)
+        module = _module(config, settings, material, load)
         _record(data, settings, material, folder, resume)
         _optimise(module, data, settings, material, folder, resume, workers, reporter)
         best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
@@ -60,11 +70,14 @@ def fit(
         classifier = _finished(module.classifier, config)
     finally:
         cache.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
     config.training["best_epoch"] = best["epoch"] + 1
     directory.save(SavedModel(classifier, config, supports), folder)
     # Loader workers end with their loaders, which Lightning keeps in a cycle: do not wait until Python notices.
     del module
     gc.collect()
+    return {"validation": material.validation.samples, "test": material.test}
 
 
 def _set_up_libraries(seed: int) -> None:
@@ -84,6 +97,7 @@ def _data_card(data: ImageData, material: Material) -> dict[str, Any]:
             "validation": len(material.validation),
             "skipped": len(material.skipped),
         },
+        "leaks": material.leaks,
     }
 
 
@@ -103,7 +117,7 @@ def _record(data: ImageData, settings: Settings, material: Material, folder: Pat
     """`run.json`: the settings and the split; a resumed run must find the same."""
     record = {
         "settings": asdict(settings),
-        "data": _data_card(data, material) | {"root": str(data.root.resolve()), "opened_with": data.opened_with},
+        "data": _data_card(data, material) | {"opened_with": data.opened_with},
         "train": [sample.id for sample in material.train.samples],
         "validation": [sample.id for sample in material.validation.samples],
         "skipped": [asdict(entry) for entry in material.skipped],
@@ -125,7 +139,7 @@ def recorded_settings(folder: Path, said: dict[str, Any]) -> Settings:
     known = {**asdict(settings), **asdict(settings.preprocessing)}
     for name, value in said.items():
         if value is not None and known.get(name) != value:
-            flag = {"supports_per_class": "supports", "keep_support_images": "support-images"}.get(name, name)
+            flag = FLAGS.get(name, name)
             raise SicError(
                 f"--{flag.replace('_', '-')} differs from what {folder} was started with; leave it out to resume."
             )
@@ -156,19 +170,27 @@ def _origin(weights: str | None) -> str | None:
     return directory.read_config(Path(weights))[0].training.get("origin")
 
 
-def _module(config: Config, settings: Settings, material: Material, reporter: Reporter) -> SICTraining:
+def _published(settings: Settings, reporter: Reporter) -> Load | None:
+    """What fills the network with the weights of a file, downloaded first where they are only named."""
+    if settings.weights is None or Path(settings.weights).is_dir():
+        return None
+    return loader(
+        settings.weights,
+        settings.backbone,
+        settings.form,
+        lambda done, total: reporter.advance("downloading", done, total),
+    )
+
+
+def _module(config: Config, settings: Settings, material: Material, load: Load | None) -> SICTraining:
     per_class = [min(settings.supports_per_class, len(members)) for members in material.candidates.values()]
-    weights = settings.weights
-    if weights is None or Path(weights).is_dir():
-        classifier = directory.build(config, sum(per_class), biases=settings.fading > 0)
-        if weights is not None:
-            _start_from(classifier, Path(weights), settings)
-    else:
-        load = loader(
-            weights, settings.backbone, settings.form, lambda done, total: reporter.advance("downloading", done, total)
-        )
-        classifier = directory.build(config, sum(per_class), biases=settings.fading > 0, load=load)
-    return SICTraining(classifier, settings, material.candidates, config.task == "multi")
+    classifier = directory.build(config, sum(per_class), biases=settings.fading > 0, load=load)
+    if settings.weights is not None and load is None:
+        _start_from(classifier, Path(settings.weights), settings)
+    positive = None
+    if settings.balance:
+        positive = positive_weights(targets(material.train.samples, len(config.classes)))
+    return SICTraining(classifier, settings, material.candidates, config.task == "multi", positive)
 
 
 def _start_from(classifier: SIC, folder: Path, settings: Settings) -> None:
@@ -182,8 +204,8 @@ def _start_from(classifier: SIC, folder: Path, settings: Settings) -> None:
         ours.latent,
     ):
         raise SicError(
-            f"{folder} has a {theirs.form} {theirs.backbone} with {theirs.latent} latent units"
-            f"{', anti-aliased' if theirs.antialiased else ''}; start from it with the same, or say nothing of it."
+            f"{folder} was trained with --backbone {theirs.backbone} --form {theirs.form} --latent {theirs.latent} "
+            f"--{'' if theirs.antialiased else 'no-'}antialias; start from it with the same, or leave these out."
         )
     classifier.encoder.load_state_dict(start.classifier.encoder.state_dict(), strict=False)
 

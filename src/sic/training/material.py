@@ -7,10 +7,10 @@ from pathlib import Path
 from sic.data.dataset import ImageData, Sample, Skipped
 from sic.data.images import Pixels
 from sic.data.pixels import PixelSource, load_pixels
-from sic.data.split import stratified
 from sic.errors import SicError
 from sic.training.batches import support_candidates
 from sic.training.history import Reporter
+from sic.training.leaks import look_at_test_images, refuse, split_off
 from sic.training.settings import Settings
 
 
@@ -31,29 +31,35 @@ class Images:
 
 @dataclass
 class Material:
-    """Training and validation images, who may be a support, and what was left out."""
+    """Training and validation images, who may be a support, what to test on, and what was left out."""
 
     train: Images
     validation: Images
     candidates: dict[int, list[int]]
+    test: list[Sample]
+    leaks: int
+    """Pictures and groups both trained and measured on, where that was allowed."""
     skipped: list[Skipped]
 
 
 def gather(data: ImageData, settings: Settings, cache: Path, workers: int, reporter: Reporter) -> Material:
     """Read every file once (pixels go to `cache`), drop what cannot be read, split off a validation set."""
-    usable, pixels, unreadable = load_pixels(
+    loaded = load_pixels(
         data.splits["train"] + data.splits.get("val", []),
         settings.preprocessing,
         cache,
         workers,
         lambda done, total: reporter.advance("reading images", done, total),
     )
-    skipped = data.skipped + unreadable
+    leaking, test, unreadable = look_at_test_images(data, loaded, reporter)
+    refuse(leaking, settings, reporter)
+    skipped = data.skipped + loaded.skipped + unreadable
     given = {sample.id for sample in data.splits.get("val", [])}
+    usable = loaded.samples
     if given:
         train, validation = [s for s in usable if s.id not in given], [s for s in usable if s.id in given]
     else:
-        train, validation = stratified(usable, settings.validation, settings.seed)
+        train, validation = split_off(loaded, settings, reporter)
     candidates = support_candidates(train)
     for index, name in enumerate(data.classes):
         if index not in candidates:
@@ -63,12 +69,15 @@ def gather(data: ImageData, settings: Settings, cache: Path, workers: int, repor
             )
     if not validation:
         raise SicError(
-            f"{data.root} has too few readable images to check a model on ({len(usable)}): one class needs five."
+            f"{data.root} has too few readable images to check a model on ({len(usable)}): one class needs five that "
+            "are not copies, or of a group, with all the others."
         )
     position = {sample.id: index for index, sample in enumerate(usable)}
     return Material(
-        Images(train, pixels, [position[sample.id] for sample in train]),
-        Images(validation, pixels, [position[sample.id] for sample in validation]),
+        Images(train, loaded.pixels, [position[sample.id] for sample in train]),
+        Images(validation, loaded.pixels, [position[sample.id] for sample in validation]),
         candidates,
+        test,
+        len(leaking),
         skipped,
     )

@@ -5,17 +5,17 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from sic.bcos import BcosLinear, fade
+from sic.data.labels import average_precisions, mean_precision, split_targets
 from sic.errors import SicError
 from sic.methods import SIC
 from sic.supports import select
 from sic.training.batches import Batch
+from sic.training.losses import binary_loss, softmax_loss
 from sic.training.schedule import learning_rate_factor
 from sic.training.settings import Settings
 from sic.training.watch import LatentHealth, collapse, latent_health
@@ -38,14 +38,7 @@ class Guide(nn.Module):
 
     def forward(self, pooled: Tensor, logits: Tensor, targets: Tensor, support_targets: Tensor) -> Tensor:
         everyone = torch.cat([targets, support_targets])
-        return F.cross_entropy(logits, _shares(targets)) + F.cross_entropy(
-            self.SCALE * self.head(pooled), _shares(everyone)
-        )
-
-
-def _shares(targets: Tensor) -> Tensor:
-    """Multi-hot rows scaled to sum to 1."""
-    return targets / targets.sum(dim=1, keepdim=True).clamp_min(1)
+        return softmax_loss(logits, targets) + softmax_loss(self.SCALE * self.head(pooled), everyone)
 
 
 class SICTraining(lightning.LightningModule):
@@ -55,6 +48,8 @@ class SICTraining(lightning.LightningModule):
     """Positions of the supports among the training images."""
     embedding: DataLoader[tuple[Tensor, Tensor]]
     """The training images as the model sees them after training."""
+    positive: Tensor | None
+    """Weight of each class's positives in the loss, where classes are balanced."""
     steps_per_epoch: int
 
     def __init__(
@@ -63,6 +58,7 @@ class SICTraining(lightning.LightningModule):
         settings: Settings,
         candidates: dict[int, list[int]],
         multi_label: bool,
+        positive: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.classifier = classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -72,6 +68,7 @@ class SICTraining(lightning.LightningModule):
             Guide(classifier.encoder.backbone.features, classifier.classes, settings.b) if settings.guided else None
         )
         self.register_buffer("support_rows", torch.zeros_like(classifier.support_classes))
+        self.register_buffer("positive", positive, persistent=False)
         self.health = LatentHealth(0.0, 0.0)
         self.collapsed: str | None = None
         """The sentence to say after this epoch, if the fit has collapsed."""
@@ -108,16 +105,19 @@ class SICTraining(lightning.LightningModule):
             latents = classifier.encoder.project(pooled)
             evidence = classifier.evidence(latents[: len(batch.queries)], latents[len(batch.queries) :])
             logits = classifier.logits(evidence, batch.support_classes)
-            loss = F.binary_cross_entropy_with_logits(logits, batch.targets)
+            loss = self.loss(logits, batch.targets)
             if self.guide is not None:
-                support_targets = F.one_hot(batch.support_classes, classifier.classes).float()
                 # Fades over the second half, so that what is optimised in the end is the method's own loss.
                 strength = min(1.0, 2 * (1 - self.global_step / self.total_steps))
-                loss = loss + strength * self.guide(pooled, logits, batch.targets, support_targets)
+                loss = loss + strength * self.guide(pooled, logits, batch.targets, batch.support_targets)
         self._losses.append(loss.detach())
         if index % 20 == 0:
             self._refuse_nan()
         return loss
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The method's own, of N×C."""
+        return binary_loss(logits, targets, None if self.positive is None else self.positive.to(logits.device))
 
     def _refuse_nan(self) -> None:
         if self._losses and not torch.stack(self._losses[-20:]).isfinite().all():
@@ -160,16 +160,15 @@ class SICTraining(lightning.LightningModule):
         logits = torch.cat([logits for logits, _ in self._outputs])
         targets = torch.cat([targets for _, targets in self._outputs])
         if self.multi_label:
-            shown = targets.any(dim=0)
-            score = float(average_precision_score(targets[:, shown], logits[:, shown])) if shown.any() else 0.0
+            score = mean_precision(average_precisions(logits, targets))
         else:
             # An image may have several right answers (a bird that lacks parts): any of them counts.
-            score = targets.gather(1, logits.argmax(1, keepdim=True)).mean().item()
-        chance = targets.mean().item()
+            score = split_targets(targets)[0].gather(1, logits.argmax(1, keepdim=True)).mean().item()
+        chance = targets.nanmean().item()
         self.collapsed = collapse(self.health, self.settings.temperature, score, chance, self.global_step)
         self.figures = {
             "train_loss": torch.stack(self._losses).mean().item() if self._losses else float("nan"),
-            "val_loss": F.binary_cross_entropy_with_logits(logits, targets).item(),
+            "val_loss": self.loss(logits, targets).item(),
             "val_score": score,
             "dead_units": self.health.dead_units,
             "latent_norm": self.health.norm,

@@ -4,7 +4,7 @@ import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -16,6 +16,7 @@ from sic.data.images import Preprocessing, UnreadableImage, image_size
 from sic.data.transforms import Augmentation
 from sic.directory import read_config
 from sic.errors import SicError
+from sic.training.presets import preset
 
 RecipeName = Literal["scratch", "paper", "bcosify"]
 
@@ -48,7 +49,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "fit": ("crop", "squash"),
     "form": ("bcos", "bcosified"),
     "recipe": tuple(RECIPES),
-    "augmentation": ("none", "affine", "photo"),
+    "augmentation": get_args(Augmentation),
 }
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """What the paper does differently on FunnyBirds."""
@@ -75,6 +76,12 @@ class Settings:
     validation: float = 0.15
     weights: str | None = None
     keep_support_images: bool = True
+    balance: bool = False
+    """Weigh each class's positives so that they count as much as its negatives (`losses.positive_weights`)."""
+    allow_leaks: bool = False
+    """Train although pictures or groups that are trained on are also measured on."""
+    preset: str | None = None
+    """Where the settings came from that were not said."""
 
     @property
     def guided(self) -> bool:
@@ -126,6 +133,10 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     said = {name: value for name, value in said.items() if value is not None}
     _check(said)
     notes: list[str] = []
+    if "preset" in said:
+        start = preset(said["preset"])
+        notes.append(f"preset {said['preset']} ({start.data}; the paper reports {start.reported}; from {start.source})")
+        said = {**start.settings(), **_inherited(said), **said}
     if "weights" in said:
         said = _with_start(said, notes)
     recipe_name: RecipeName = said.get("recipe") or _recipe(said)
@@ -191,14 +202,21 @@ def _recipe(said: dict[str, Any]) -> RecipeName:
     return "bcosify" if said.get("form") == "bcosified" and not Path(said["weights"]).is_dir() else "paper"
 
 
+def _inherited(said: dict[str, Any]) -> dict[str, Any]:
+    """What a model of ours decides about the network that starts from it."""
+    if "weights" not in said or not Path(said["weights"]).is_dir():
+        return {}
+    start, _ = read_config(Path(said["weights"]))
+    names = ("backbone", "form", "antialiased", "latent", "b", "temperature")
+    network = {name: getattr(start, name) for name in names}
+    return {**network, "size": start.preprocessing.size, "fit": start.preprocessing.fit}
+
+
 def _with_start(said: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """What the weights to start from decide: everything about the network where they are a model of ours."""
     weights = said["weights"]
     if Path(weights).is_dir():
-        start, _ = read_config(Path(weights))
-        names = ("backbone", "form", "antialiased", "latent", "b", "temperature")
-        inherited = {name: getattr(start, name) for name in names}
-        said = {**inherited, "size": start.preprocessing.size, "fit": start.preprocessing.fit, **said}
+        said = {**_inherited(said), **said}
         notes.append(f"{said['backbone']} at {said['size']} px with T = {said['temperature']:g}, as in {weights}")
         return said
     backbone = said.get("backbone", "resnet50")

@@ -1,0 +1,43 @@
+"""What samples show, as numbers to train on and to measure with."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from sklearn.metrics import average_precision_score
+from torch import Tensor
+
+from sic.data.dataset import Sample
+
+
+def targets(samples: Sequence[Sample], classes: int) -> Tensor:
+    """n×C: 1 where a sample shows a class, 0 where it does not, NaN where nobody is sure: that counts neither way."""
+    result = torch.zeros(len(samples), classes)
+    for row, sample in enumerate(samples):
+        result[row, list(sample.unsure)] = math.nan
+        result[row, list(sample.labels)] = 1
+    return result
+
+
+def split_targets(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with 0 for NaN, and which of them count (bool)."""
+    return targets.nan_to_num(0), ~targets.isnan()
+
+
+def average_precisions(scores: Tensor, targets: Tensor) -> list[float | None]:
+    """Of every class over the samples that count for it, not interpolated; None where none of these shows it.
+
+    >>> average_precisions(torch.tensor([[2.0], [1.0], [0.0]]), torch.tensor([[1.0], [math.nan], [0.0]]))
+    [1.0]
+    """
+    truth, counts = split_targets(targets)
+    return [
+        float(average_precision_score(truth[known, label], scores[known, label])) if truth[known, label].any() else None
+        for label, known in enumerate(counts.T)
+    ]
+
+
+def mean_precision(precisions: Sequence[float | None]) -> float:
+    """mAP: the mean over the classes that have one; 0 where no class does."""
+    known = [value for value in precisions if value is not None]
+    return sum(known) / max(len(known), 1)

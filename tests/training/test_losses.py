@@ -1,0 +1,67 @@
+import math
+
+import pytest
+import torch
+
+from sic.training.losses import LARGEST_WEIGHT, binary_loss, positive_weights, softmax_loss
+
+NAN = math.nan
+LOGITS = torch.tensor([[0.5, -1.0, 2.0], [1.5, 0.3, -0.7], [-2.0, 0.1, 0.4]])
+TARGETS = torch.tensor([[1.0, 0.0, NAN], [0.0, 1.0, 1.0], [NAN, 0.0, 1.0]])
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([3.0, 0.5, 7.0])])
+def test_binary_loss_against_a_loop(weights: torch.Tensor | None) -> None:
+    total, number = 0.0, 0
+    for row in range(3):
+        for label in range(3):
+            target = TARGETS[row, label].item()
+            if not math.isnan(target):
+                p = 1 / (1 + math.exp(-LOGITS[row, label].item()))
+                weight = 1.0 if weights is None else weights[label].item()
+                total -= weight * math.log(p) if target else math.log(1 - p)
+                number += 1
+    assert binary_loss(LOGITS, TARGETS, weights).item() == pytest.approx(total / number, rel=1e-6)
+
+
+def test_binary_loss_is_the_usual_one_where_all_is_sure() -> None:
+    sure = TARGETS.nan_to_num(0)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(LOGITS, sure)
+    assert binary_loss(LOGITS, sure).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_softmax_loss_is_that_without_the_classes_that_do_not_count() -> None:
+    total = 0.0
+    for row in range(3):
+        known = ~TARGETS[row].isnan()
+        truth, logits = TARGETS[row][known], LOGITS[row][known]
+        total -= (truth / truth.sum() * logits.log_softmax(0)).sum().item()
+    assert softmax_loss(LOGITS, TARGETS).item() == pytest.approx(total / 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", [binary_loss, softmax_loss])
+def test_what_does_not_count_gets_no_gradient(loss: object) -> None:
+    logits = LOGITS.clone().requires_grad_()
+    loss(logits, TARGETS).backward()  # type: ignore[operator]
+    assert logits.grad is not None and logits.grad.isfinite().all()
+    assert torch.equal(logits.grad == 0, TARGETS.isnan())
+
+
+def test_images_without_a_label_do_not_break_the_losses() -> None:
+    nothing = torch.tensor([[0.0, NAN, 0.0]] * 3)
+    assert softmax_loss(LOGITS, nothing).item() == 0
+    assert binary_loss(LOGITS, nothing).isfinite()
+    assert binary_loss(LOGITS, torch.full((3, 3), NAN)).item() == 0
+
+
+def test_balanced_positives_weigh_as_much_as_negatives() -> None:
+    targets = (
+        torch.rand(500, 4, generator=torch.Generator().manual_seed(0)) < torch.tensor([0.5, 0.2, 0.05, 0])
+    ).float()
+    targets[:40, 0] = NAN
+    weights = positive_weights(targets)
+    for label in range(3):
+        positives, negatives = ((targets[:, label] == value).sum().item() for value in (1, 0))
+        assert weights[label].item() * positives == pytest.approx(negatives, rel=1e-5)
+    assert weights[3] == LARGEST_WEIGHT  # no image at all
+    assert positive_weights(torch.eye(500)[:, :2]).tolist() == [LARGEST_WEIGHT] * 2
