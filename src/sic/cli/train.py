@@ -149,7 +149,7 @@ def summarise(result: dict[str, Any]) -> None:
     if score == "map":
         chosen += f", all labels right in {figures['exact_match']:.1%} of them"
     answered = figures["similar_case"]
-    marked = "" if answered == 1 else f" {1 - answered:.0%} of them are marked as no similar case."
+    marked = "" if answered == 1 else f" {1 - answered:.1%} of them are marked as no similar case."
     OUT.print(
         f"{name} {result[score]:.1%} on {figures['images']} {measured} images{chosen}.{marked}\n"
         f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
