@@ -40,7 +40,7 @@ RECIPES: dict[RecipeName, Recipe] = {
     "paper": Recipe(1e-4, 30.0, 32, guided=False, clip=None, augmentation="photo"),
     # Ours, for networks that start from nothing; see results/scratch.
     "scratch": Recipe(3e-3, 1.0, 64, guided=True, clip=1.0, augmentation="affine"),
-    # Ours, for a network that is turned from a conventional into a B-cos network on the way; not yet compared over seeds.
+    # Ours, for a network that is turned from a conventional into a B-cos one on the way; not yet compared over seeds.
     "bcosify": Recipe(1e-3, 1.0, 64, guided=True, clip=1.0, augmentation="photo", fading=0.5),
 }
 
