@@ -61,11 +61,19 @@ class SavedModel:
     supports: list[Support]
 
 
-def build(config: Config, supports: int, *, biases: bool = False, load: Load | None = None) -> SIC:
-    """A classifier of this configuration with room for `supports` support vectors; `load` and `biases` as in
+def build(
+    config: Config, supports: int, *, biases: bool = False, load: Load | None = None, measure: bool = False
+) -> SIC:
+    """A classifier of this configuration with room for `supports` support vectors; `load`, `biases` and `measure` as in
     `backbones.create`."""
     backbone = backbones.create(
-        config.backbone, config.form, b=config.b, antialiased=config.antialiased, biases=biases, load=load
+        config.backbone,
+        config.form,
+        b=config.b,
+        antialiased=config.antialiased,
+        biases=biases,
+        load=load,
+        measure=measure,
     )
     return SIC(
         backbone,

@@ -96,9 +96,11 @@ def create(
     antialiased: bool = False,
     biases: bool = False,
     load: Load | None = None,
+    measure: bool = True,
 ) -> Backbone:
     """A backbone of a form. `load` fills its network with weights (of the form `bcos`: B-cos v2's; of the others: the
-    conventional ones). `biases`: a bcosified one keeps them, to fade."""
+    conventional ones). `biases`: a bcosified one keeps them, to fade. `measure`: that an unfamiliar network can be
+    traced, which takes seconds and need not be done again."""
     if form not in FORMS:
         raise SicError(f"--form must be one of {', '.join(FORMS)}, not {form!r}.")
     body = build(name)
@@ -106,7 +108,9 @@ def create(
     if load is not None and form != "bcos":
         load(network)
     if form != "conventional":
-        network = convert(network, form, b=b, biases=biases, mean=body.mean, std=body.std, example=body.example)
+        network = convert(
+            network, form, b=b, biases=biases, mean=body.mean, std=body.std, example=body.example if measure else None
+        )
     if load is not None and form == "bcos":
         load(network)
     if antialiased:

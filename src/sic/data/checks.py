@@ -9,11 +9,10 @@ from typing import Literal
 
 from sic.data.dataset import ImageData, Progress, Sample
 from sic.data.duplicates import Fingerprint, near_copies, read_fingerprints
+from sic.data.images import LONGEST
 from sic.data.split import SMALLEST_CLASS
 
 SMALLEST_SIDE = 32
-LONGEST = 4
-"""Times as long as wide: beyond that the ends are cut off (`Preprocessing`)."""
 UNEVEN = 10
 """Times as many images of the most frequent class as of the rarest."""
 NAMED = 5

@@ -37,6 +37,8 @@ SUFFIXES = DICOM_SUFFIXES | frozenset(
     ]
 )
 Pixels = NDArray[np.uint8]
+LONGEST = 4
+"""Times as long as wide: beyond that the ends are cut off, where a picture is cropped."""
 
 
 class UnreadableImage(Exception):
@@ -166,11 +168,11 @@ class Preprocessing:
     def _kept(self, size: tuple[int, int]) -> tuple[int, int, int, int]:
         """(left, top, width, height) of the part that is used of an image of (width, height).
 
-        At most four times as long as wide: a strip would take gigabytes once its short side is enlarged.
+        At most `LONGEST` times as long as wide: a strip would take gigabytes once its short side is enlarged.
         """
         if self.fit == "squash":
             return 0, 0, *size
-        width, height = (min(side, 4 * min(size)) for side in size)
+        width, height = (min(side, LONGEST * min(size)) for side in size)
         return (size[0] - width) // 2, (size[1] - height) // 2, width, height
 
     def _reduced(self, size: tuple[int, int]) -> tuple[int, int]:

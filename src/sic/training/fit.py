@@ -184,7 +184,7 @@ def _published(settings: Settings, reporter: Reporter) -> Load | None:
 
 def _module(config: Config, settings: Settings, material: Material, load: Load | None) -> SICTraining:
     per_class = [min(settings.supports_per_class, len(members)) for members in material.candidates.values()]
-    classifier = directory.build(config, sum(per_class), biases=settings.fading > 0, load=load)
+    classifier = directory.build(config, sum(per_class), biases=settings.fading > 0, load=load, measure=True)
     if settings.weights is not None and load is None:
         _start_from(classifier, Path(settings.weights), settings)
     positive = None
