@@ -67,6 +67,9 @@ def train(
     allow_leaks: Annotated[
         bool | None, typer.Option("--allow-leaks", help="Train although held-out images are copies of training images.")
     ] = None,
+    compile: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Compile the network: pays in long runs on a GPU.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     support_images: Annotated[
         bool | None,
@@ -97,6 +100,7 @@ def train(
         "validation": validation,
         "balance": balance,
         "allow_leaks": allow_leaks,
+        "compiled": compile,
         "seed": seed,
         "keep_support_images": support_images,
     }

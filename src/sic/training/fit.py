@@ -32,7 +32,12 @@ from sic.training.module import SICTraining
 from sic.training.settings import Settings, from_json, loader_workers
 
 HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
-FLAGS = {"supports_per_class": "supports", "keep_support_images": "support-images", "antialiased": "antialias"}
+FLAGS = {
+    "supports_per_class": "supports",
+    "keep_support_images": "support-images",
+    "antialiased": "antialias",
+    "compiled": "compile",
+}
 """Where the flag is not called like the setting."""
 
 
@@ -230,15 +235,18 @@ def _optimise(
     classes = len(data.classes)
     preprocessing = settings.preprocessing
     train_targets = targets(material.train.samples, classes)
+    gpu = torch.cuda.is_available()
+    module.transform = TrainingTransform(settings.augmentation, preprocessing)
     batches = TrainingBatches(
         material.train,
         train_targets,
         material.candidates,
         preprocessing,
-        TrainingTransform(settings.augmentation, preprocessing),
+        module.transform,
         settings.batch_size,
         settings.supports_per_class,
         settings.seed,
+        on_device=gpu,
     )
     module.steps_per_epoch = len(batches)
     module.embedding = view_loader(Views(material.train, train_targets, preprocessing), workers)
@@ -249,7 +257,6 @@ def _optimise(
         "enable_version_counter": False,
         "save_on_train_epoch_end": True,
     }
-    gpu = torch.cuda.is_available()
     trainer = lightning.Trainer(
         max_epochs=settings.epochs,
         accelerator="gpu" if gpu else "cpu",

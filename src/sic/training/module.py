@@ -1,5 +1,6 @@
 """The training step and what happens after every epoch, as a Lightning module."""
 
+from collections.abc import Callable
 from typing import Any
 
 import lightning
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from sic.bcos import BcosLinear, fade
 from sic.data.labels import average_precisions, mean_precision, split_targets
+from sic.data.transforms import TrainingTransform
 from sic.errors import SicError
 from sic.methods import SIC
 from sic.supports import select
@@ -51,6 +53,8 @@ class SICTraining(lightning.LightningModule):
     positive: Tensor | None
     """Weight of each class's positives in the loss, where classes are balanced."""
     steps_per_epoch: int
+    transform: TrainingTransform
+    """Moves the queries' pixels where the loader has not."""
 
     def __init__(
         self,
@@ -74,6 +78,10 @@ class SICTraining(lightning.LightningModule):
         """The sentence to say after this epoch, if the fit has collapsed."""
         self.figures: dict[str, float] = {}
         """Figures of the epoch: training and validation loss, score, latent health."""
+        self._faded = torch.zeros(())
+        self._pooled: Callable[[Tensor], Tensor] = classifier.encoder.pooled
+        if settings.compiled:
+            self._pooled = torch.compile(classifier.encoder.pooled, dynamic=False)
         self._losses: list[Tensor] = []
         self._outputs: list[tuple[Tensor, Tensor]] = []
 
@@ -82,7 +90,8 @@ class SICTraining(lightning.LightningModule):
         return self.settings.epochs * self.steps_per_epoch
 
     def configure_optimizers(self) -> Any:
-        optimiser = torch.optim.AdamW(self.parameters(), lr=self.settings.lr, weight_decay=0.0)
+        on_gpu = self.device.type == "cuda"
+        optimiser = torch.optim.AdamW(self.parameters(), lr=self.settings.lr, weight_decay=0.0, fused=on_gpu)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimiser, lambda step: learning_rate_factor(step, self.steps_per_epoch, self.total_steps)
         )
@@ -94,12 +103,24 @@ class SICTraining(lightning.LightningModule):
         steps = self.settings.fading * self.total_steps
         return min(1.0, self.global_step / steps) if steps else 1.0
 
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        if isinstance(batch, Batch) and batch.moves is not None:
+            batch.queries, batch.moves = self.transform.apply(batch.queries, batch.moves), None
+        return batch
+
+    def fade(self) -> None:
+        """Bring the network as far from conventional to B-cos as it should be at this step."""
+        faded: float | Tensor = self.faded
+        if 0 < faded < 1:
+            faded = self._faded = self._faded.to(self.device).fill_(faded)
+        fade(self.classifier.encoder.backbone, faded)
+
     def training_step(self, batch: Batch, index: int) -> Tensor:
         classifier = self.classifier
-        fade(classifier.encoder.backbone, self.faded)
+        self.fade()
         images = torch.cat([batch.queries, batch.supports]).float() / 255
         images = images.contiguous(memory_format=torch.channels_last)
-        pooled = classifier.encoder.pooled(images)
+        pooled = self._pooled(images)
         with torch.autocast(self.device.type, enabled=False):
             pooled = pooled.float()
             latents = classifier.encoder.project(pooled)

@@ -80,6 +80,8 @@ class Settings:
     """Weigh each class's positives so that they count as much as its negatives (`losses.positive_weights`)."""
     allow_leaks: bool = False
     """Train although pictures or groups that are trained on are also measured on."""
+    compiled: bool = False
+    """Compile the network for training: about a minute once, then faster steps."""
     preset: str | None = None
     """Where the settings came from that were not said."""
 
