@@ -43,14 +43,29 @@ class Backbone(nn.Module):
         self.register_buffer("std", torch.tensor(body.std)[:, None, None], persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.form == "conventional":
-            return self.pooled((images - self.mean) / self.std)
-        return self.pooled(encode_colours(images))
+        return self.pooled(self.prepared(images))
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """What the network takes: encoded colours N×6×H×W, or normalised ones where it is conventional."""
+        return (images - self.mean) / self.std if self.form == "conventional" else encode_colours(images)
 
     def pooled(self, prepared: Tensor) -> Tensor:
-        """N×F of what the network takes: encoded colours N×6×H×W, or normalised ones where it is conventional."""
+        """N×F of what the network takes."""
         out = self.network(prepared)
         return out.mean(dim=(2, 3)) if out.dim() == 4 else out
+
+    def feature_maps(self, prepared: Tensor) -> Tensor:
+        """The last feature maps before pooling, N×F'×h×w (some networks have another F after it)."""
+        features = getattr(self.network, "forward_features", self.network)  # timm's networks pool themselves
+        maps: Tensor = features(prepared)
+        if maps.dim() != 4:
+            raise SicError("This needs a backbone with feature maps: choose a convolutional one, not a transformer.")
+        return maps
+
+    def pool_maps(self, maps: Tensor) -> Tensor:
+        """N×F of the last feature maps; `pooled` in two steps."""
+        head = getattr(self.network, "forward_head", None)
+        return maps.mean(dim=(2, 3)) if head is None else head(maps)
 
 
 Load = Callable[[nn.Module], None]

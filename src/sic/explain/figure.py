@@ -6,12 +6,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from torch import Tensor
 
 from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
 from sic.explain.picture import over_white, rgba, smoothed, symmetric_limit
 from sic.explain.prose import answer, percent
+from sic.methods import METHODS
 
 BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
 PANEL, TOP = 2.0, 0.55  # inches
@@ -74,30 +76,38 @@ def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained
         explained.contributions.maps,
         f"What speaks for (red)\nand against (blue) {explained.name}",
     )
-    _weights(
-        figure.add_subplot(grid[top, 2]),
-        explained.contributions.weights,
-        explained.contributions.maps,
-        "What the model\nrecognised in it",
-    )
+    if explained.contributions.weights.shape[-3]:
+        _weights(
+            figure.add_subplot(grid[top, 2]),
+            explained.contributions.weights,
+            explained.contributions.maps,
+            "What the model\nrecognised in it",
+        )
     _bars(figure.add_subplot(grid[top + 1, 0:3]), explanation, explained)
 
 
 def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> None:
-    """Waterfall from the bias over each support's evidence to the logit."""
-    labels = ["start (bias b)"] + [f"like case {chr(65 + slot)}" for slot in range(len(explained.cases))] + ["score"]
-    steps = [explanation.bias] + [case.evidence for case in explained.cases]
+    """Waterfall from the bias over each support's evidence to the logit; of other methods, from constant to pixels."""
+    if explanation.method == "sic":
+        names = [f"like case {chr(65 + slot)}" for slot in range(len(explained.cases))]
+        steps = [explanation.bias] + [case.evidence for case in explained.cases]
+    else:
+        parts = explained.contributions
+        names, steps = ["pixels"], [parts.constant.item(), parts.maps.sum().item()]
+        if not METHODS[explanation.method].complete:
+            names, steps = [*names, "not explained"], [*steps, parts.residual.item()]
+    labels = ["start (bias b)" if explanation.method == "sic" else "without pixels", *names, "score"]
     starts = [0.0]
     for step in steps[:-1]:
         starts.append(starts[-1] + step)
     wrong = explanation.truth is not None and explained.name != explanation.truth
     colour = RED if wrong else BLUE
     positions = list(range(len(labels)))
-    axes.barh(positions[:-1], steps, left=starts, color=[GREY] + [colour] * len(explained.cases), height=0.62)
+    axes.barh(positions[:-1], steps, left=starts, color=[GREY] + [colour] * len(names), height=0.62)
     axes.barh(positions[-1:], [explained.logit], color="#222222", height=0.62)
     low, high = (
-        min(0.0, explanation.bias, explained.logit),
-        max(0.5, explained.logit, sum(steps[1:]) + explanation.bias),
+        min(0.0, explained.logit, *(start + min(step, 0.0) for start, step in zip(starts, steps, strict=True))),
+        max(0.5, explained.logit, *(start + max(step, 0.0) for start, step in zip(starts, steps, strict=True))),
     )
     room = 0.24 * (high - low)
     for position, (start, step) in enumerate(zip([*starts, 0.0], [*steps, explained.logit], strict=True)):
@@ -115,7 +125,9 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     axes.invert_yaxis()
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    verdict = "above 0: yes" if explained.logit >= 0 else "below 0: no"
+    verdict = "above 50 %: yes" if explained.probability >= 0.5 else "below 50 %: no"
+    if explanation.method == "sic":
+        verdict = "above 0: yes" if explained.logit >= 0 else "below 0: no"
     axes.set_title(
         f"{explained.name}: score {explained.logit:+.2f}, probability {percent(explained.probability)} ({verdict})",
         fontsize=10,
@@ -127,6 +139,13 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
 
 def _case(above: Axes, below: Axes, case: SupportCase, slot: int) -> None:
     name = f"Case {chr(65 + slot)}: {_shorten(case.support.source)}\nadds {case.evidence:+.2f}"
+    if case.image is not None and case.own is None:  # a method that cannot say what it remembers
+        _picture(above, case.image.permute(1, 2, 0).cpu().numpy(), name)
+        if case.support.box is not None:
+            left, top, right, bottom = case.support.box
+            above.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, edgecolor=RED))
+        below.set_axis_off()
+        return
     if case.image is None or case.own is None:
         for axes in (above, below):
             axes.set_axis_off()

@@ -25,6 +25,7 @@ class Preset:
     """`imagenet`: B-cos v2's, as in the paper; it does not say whether it took those of the long training."""
     size: int = 224
     b: float = 2
+    method: str = "sic"
 
     def settings(self) -> dict[str, Any]:
         """As a user would say them."""
