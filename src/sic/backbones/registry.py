@@ -28,6 +28,8 @@ class Body:
     std: tuple[float, ...] = IMAGENET_STD
     example: Tensor | None = None
     """Images on which to measure that its conversion is right; None: our tests have."""
+    patch: int | None = None
+    """Side of the patch that a feature sees, where that is small and exact: BagNets, which are conventional only."""
 
 
 class Backbone(nn.Module):
@@ -38,7 +40,7 @@ class Backbone(nn.Module):
 
     def __init__(self, network: nn.Module, body: Body, form: Form) -> None:
         super().__init__()
-        self.network, self.features, self.form = network, body.features, form
+        self.network, self.features, self.form, self.patch = network, body.features, form, body.patch
         self.register_buffer("mean", torch.tensor(body.mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(body.std)[:, None, None], persistent=False)
 
@@ -53,6 +55,11 @@ class Backbone(nn.Module):
         """N×F of what the network takes."""
         out = self.network(prepared)
         return out.mean(dim=(2, 3)) if out.dim() == 4 else out
+
+    @property
+    def map_features(self) -> int:
+        """F' of `feature_maps`."""
+        return int(getattr(self.network, "num_features", self.features))
 
     def feature_maps(self, prepared: Tensor) -> Tensor:
         """The last feature maps before pooling, N×F'×h×w (some networks have another F after it)."""
@@ -120,6 +127,8 @@ def create(
         raise SicError(f"--form must be one of {', '.join(FORMS)}, not {form!r}.")
     body = build(name)
     network = body.network
+    if body.patch is not None and form != "conventional":
+        raise SicError(f"{name} is a conventional network only; use another --backbone with --form {form}.")
     if load is not None and form != "bcos":
         load(network)
     if form != "conventional":

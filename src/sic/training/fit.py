@@ -31,11 +31,13 @@ from sic.training.history import History, Reporter, Silent
 from sic.training.losses import positive_weights
 from sic.training.material import Images, Material, gather
 from sic.training.module import SICTraining
+from sic.training.nwhead import NWHeadTraining
 from sic.training.of_method import flag
+from sic.training.protopnet import ProtoPNetTraining
 from sic.training.settings import Settings, from_json, loader_workers
 
 HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
-TRAININGS: dict[str, type[Training]] = {"sic": SICTraining}
+TRAININGS: dict[str, type[Training]] = {"sic": SICTraining, "nwhead": NWHeadTraining, "protopnet": ProtoPNetTraining}
 """Methods that are not trained like any classifier."""
 
 
@@ -108,7 +110,7 @@ def _tell(data: ImageData, settings: Settings, material: Material, reporter: Rep
     """What the user should know before the long part begins."""
     for entry in material.skipped:
         reporter.warn(f"Skipped {entry.file}: {entry.reason}.")
-    if not method(settings.method).with_cases:
+    if not method(settings.method).selections:  # a part of an image can be a case many times over
         return
     wanted = settings.supports_per_class
     for label, members in sorted(material.candidates.items()):

@@ -56,6 +56,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "loss": LOSSES,
     "inference_supports": HOW,
 }
+BCOS_TEMPERATURE: dict[RecipeName, float] = {"scratch": 0.1}
+"""Of the method bcos: outputs of fresh features are small, and its head would wait for them to grow."""
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """What the paper does differently on FunnyBirds."""
 
@@ -197,7 +199,7 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         preprocessing=Preprocessing(size, resize, fit),
         epochs=epochs,
         lr=recipe.lr,
-        temperature=recipe.temperature if kind is SIC else 1.0,
+        temperature=recipe.temperature if kind is SIC else BCOS_TEMPERATURE.get(recipe_name, 1.0),
         batch_size=batch,
         recipe=recipe_name,
         augmentation=recipe.augmentation,
