@@ -32,7 +32,8 @@ def draw(explanation: Explanation, path: Path) -> None:
     rows = len(explanation.classes)
     width = columns * (PANEL + 0.2) + 0.6
     text = textwrap.fill(explanation.text, int(12.5 * width))
-    words = 0.19 * (text.count("\n") + 1) + 0.45
+    legend = textwrap.fill(LEGEND, int(15 * width))
+    words = 0.19 * (text.count("\n") + 1) + 0.3 + 0.15 * (legend.count("\n") + 1)
     height = rows * 2 * (PANEL + 0.42) + TOP + words
     figure = Figure(figsize=(width, height), dpi=130)
     figure.suptitle(_title(explanation), y=1 - 0.28 / height, fontsize=13, weight="bold", va="center")
@@ -51,8 +52,16 @@ def draw(explanation: Explanation, path: Path) -> None:
         _class_column(figure, grid, explanation, explained, top)
         for slot, case in enumerate(explained.cases):
             _case(figure.add_subplot(grid[top, 3 + slot]), figure.add_subplot(grid[bottom, 3 + slot]), case, slot)
-    figure.text(0.985, 0.05 / height, LEGEND, fontsize=7.5, va="bottom", ha="right", color=GREY)
-    figure.text(0.02, 0.27 / height, text, fontsize=9, va="bottom", color="#222222", linespacing=1.35)
+    figure.text(0.985, 0.05 / height, legend, fontsize=7.5, va="bottom", ha="right", color=GREY)
+    figure.text(
+        0.02,
+        (words - 0.18 - 0.19 * (text.count("\n") + 1)) / height,
+        text,
+        fontsize=9,
+        va="bottom",
+        color="#222222",
+        linespacing=1.35,
+    )
     for text_object in figure.findobj(Text):
         text_object.set_parse_math(False)  # a dollar in a file name is a dollar
     figure.savefig(path)
@@ -86,24 +95,29 @@ def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained
     _bars(figure.add_subplot(grid[top + 1, 0:3]), explanation, explained)
 
 
-def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> None:
-    """Waterfall from the bias over each support's evidence to the logit; of other methods, from constant to pixels."""
+def _steps(explanation: Explanation, explained: ClassExplanation) -> tuple[list[str], list[float]]:
+    """The parts of a logit and their names."""
+    cases = [case.evidence for case in explained.cases]
+    names = [f"like case {chr(65 + slot)}" for slot in range(len(cases))]
     if explanation.method == "sic":
-        names = [f"like case {chr(65 + slot)}" for slot in range(len(explained.cases))]
-        steps = [explanation.bias] + [case.evidence for case in explained.cases]
-    else:
+        return ["start (bias b)", *names], [explanation.bias, *cases]
+    if explanation.method == "protopnet":
+        return ["other prototypes", *names], [explained.logit - sum(cases), *cases]
+    if METHODS[explanation.method].complete:
         parts = explained.contributions
-        names, steps = ["pixels"], [parts.constant.item(), parts.maps.sum().item()]
-        if not METHODS[explanation.method].complete:
-            names, steps = [*names, "not explained"], [*steps, parts.residual.item()]
-    labels = ["start (bias b)" if explanation.method == "sic" else "without pixels", *names, "score"]
-    starts = [0.0]
-    for step in steps[:-1]:
-        starts.append(starts[-1] + step)
+        return ["without pixels", "pixels"], [parts.constant.item(), parts.maps.sum().item()]
+    return [], []
+
+
+def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> None:
+    """Waterfall to the logit from what it starts with, over what adds to it; the logit alone where nothing does."""
+    labels, steps = _steps(explanation, explained)
+    labels = [*labels, "score"]
+    starts = [sum(steps[:number]) for number in range(len(steps))]
     wrong = explanation.truth is not None and explained.name != explanation.truth
     colour = RED if wrong else BLUE
     positions = list(range(len(labels)))
-    axes.barh(positions[:-1], steps, left=starts, color=[GREY] + [colour] * len(names), height=0.62)
+    axes.barh(positions[:-1], steps, left=starts, color=[GREY] + [colour] * len(steps[1:]), height=0.62)
     axes.barh(positions[-1:], [explained.logit], color="#222222", height=0.62)
     low, high = (
         min(0.0, explained.logit, *(start + min(step, 0.0) for start, step in zip(starts, steps, strict=True))),
@@ -123,6 +137,8 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     axes.set_xlim(low - 0.02 * (high - low), high + room)
     axes.set_yticks(positions, labels, fontsize=9)
     axes.invert_yaxis()
+    if not steps:
+        axes.set_ylim(2.5, -0.5)  # a single bar need not be as thick
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
     verdict = "above 50 %: yes" if explained.probability >= 0.5 else "below 50 %: no"

@@ -72,6 +72,8 @@ class Classifier(nn.Module):
     """How many by default, where it is not the usual number."""
     selections: ClassVar[tuple[str, ...]] = ()
     """Which training images these may be in the end, where that can be chosen (see `sic.supports.select`)."""
+    lr: ClassVar[float | None] = None
+    """Learning rate by default, where it is the method's own and not the recipe's."""
     attribution: str | None = None
     bias: float = 0.0
     """What every class starts from, where that is the same for all."""

@@ -29,6 +29,7 @@ class ProtoPNet(Classifier):
     attributions = (ENLARGED, BOX)
     with_cases = True
     supports_per_class = 10
+    lr = 3e-3
     prototype_classes: Tensor
 
     def __init__(

@@ -75,6 +75,8 @@ def method_defaults(said: dict[str, Any], task: Task) -> dict[str, Any]:
         defaults["form"] = "conventional"
     if kind.supports_per_class is not None:
         defaults["supports_per_class"] = kind.supports_per_class
+    if kind.lr is not None:
+        defaults["lr"] = kind.lr
     if said.get("inference_supports") == "full":
         defaults["keep_support_images"] = False  # it would be a copy of the data
     return defaults

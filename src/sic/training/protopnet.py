@@ -15,8 +15,9 @@ from sic.training.settings import Settings
 
 CLUSTER, SEPARATION, SPARSE = 0.8, 0.08, 1e-4
 """Weights of the costs: own prototypes near, others far, few connections to other classes."""
-SLOW = 1 / 30
-"""Learning rate of pretrained layers and of the last layer, relative to that of new layers and prototypes."""
+PRETRAINED, LAST = 1 / 30, 1 / 3
+"""Learning rates relative to that of new layers and prototypes. The authors' last layer learns as slowly as pretrained
+ones, in tens of thousands of steps on enlarged data; it is a convex problem, and here it has fewer."""
 
 
 class ProtoPNetTraining(Training):
@@ -69,11 +70,11 @@ class ProtoPNetTraining(Training):
 
     def configure_optimizers(self) -> Any:
         classifier, settings = self.classifier, self.settings
-        old = settings.lr if settings.weights is None else SLOW * settings.lr
+        old = settings.lr if settings.weights is None else PRETRAINED * settings.lr
         groups = [
             {"params": list(classifier.backbone.parameters()), "lr": old},
             {"params": [*classifier.add_on.parameters(), classifier.prototypes], "lr": settings.lr},
-            {"params": list(classifier.last.parameters()), "lr": SLOW * settings.lr},
+            {"params": list(classifier.last.parameters()), "lr": LAST * settings.lr},
         ]
         optimiser = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
 
