@@ -18,11 +18,12 @@ def _list_presets(name: str | None) -> str | None:
 
     from sic.training.presets import PRESETS
 
-    table = Table("preset", "data", "backbone", "T", "rate", "epochs", "batch", "weights", "reported", "from")
+    table = Table("preset", "data", "method", "backbone", "T", "rate", "epochs", "batch", "weights", "reported", "from")
     for key, preset in PRESETS.items():
-        numbers = (f"{preset.temperature:g}", f"{preset.lr:g}", str(preset.epochs), str(preset.batch_size))
+        temperature = "" if preset.temperature is None else f"{preset.temperature:g}"
+        numbers = (temperature, f"{preset.lr:g}", str(preset.epochs), str(preset.batch_size))
         words = (preset.weights or "none", preset.reported, preset.source)
-        table.add_row(key, preset.data, preset.backbone, *numbers, *words)
+        table.add_row(key, preset.data, preset.method, preset.backbone, *numbers, *words)
     OUT.print(table)
     raise typer.Exit
 

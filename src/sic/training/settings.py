@@ -56,8 +56,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "loss": LOSSES,
     "inference_supports": HOW,
 }
-BCOS_TEMPERATURE: dict[RecipeName, float] = {"scratch": 0.1}
-"""Of the method bcos: outputs of fresh features are small, and its head would wait for them to grow."""
+BCOS_TEMPERATURE: dict[RecipeName, float] = {"scratch": 0.1, "bcosify": 0.1}
+"""Of the method bcos: outputs of its head are small at first, and would wait for the features to grow."""
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """What the paper does differently on FunnyBirds."""
 
