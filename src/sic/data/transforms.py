@@ -30,7 +30,9 @@ class Moves:
 
 def evaluation_view(images: Sequence[Pixels], preprocessing: Preprocessing) -> Tensor:
     """Central crops, as the model sees images after training."""
-    return torch.from_numpy(np.stack([preprocessing.crop(image) for image in images])).permute(0, 3, 1, 2)
+    empty = np.empty((0, preprocessing.size, preprocessing.size, 3), np.uint8)  # a batch may have no supports
+    views = np.stack([preprocessing.crop(image) for image in images]) if images else empty
+    return torch.from_numpy(views).permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)
