@@ -81,8 +81,8 @@ class Training(lightning.LightningModule):
         return self.settings.epochs * self.steps_per_epoch
 
     def configure_optimizers(self) -> Any:
-        decay, on_gpu = self.settings.weight_decay, self.device.type == "cuda"
-        optimiser = torch.optim.AdamW(self.parameters(), lr=self.settings.lr, weight_decay=decay, fused=on_gpu)
+        decay = self.settings.weight_decay
+        optimiser = torch.optim.AdamW(self.parameters(), lr=self.settings.lr, weight_decay=decay)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimiser, lambda step: learning_rate_factor(step, self.steps_per_epoch, self.total_steps)
         )
