@@ -85,6 +85,9 @@ def test_it_comes_back_as_it_was(
     assert (explanation.residual < 1e-4) == METHODS[method].complete
     assert ("add up to the score to within" in explanation.text) == METHODS[method].complete
     explanation.save(tmp_path / "why.png")
+    if method != "sic":
+        with pytest.raises(SicError, match=f"trained with --method {method}"):
+            _ = model.sic
 
 
 @pytest.mark.slow

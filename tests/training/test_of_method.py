@@ -42,7 +42,7 @@ def test_every_option_of_a_method_is_a_setting_of_some() -> None:
     ("method", "expected"),
     [
         ("sic", {"form": "bcos", "loss": "bce", "supports_per_class": 3, "temperature": 1.0, "attribution": None}),
-        ("blackbox", {"form": "conventional", "loss": "bce", "attribution": "input-x-gradient", "lr": 3e-3}),
+        ("blackbox", {"form": "conventional", "loss": "bce", "attribution": "input-x-gradient", "temperature": 1.0}),
         ("bcos", {"form": "bcos", "loss": "bce", "temperature": 0.1}),
         ("bagnet", {"form": "conventional", "loss": "bce", "backbone": "bagnet17"}),
         ("nwhead", {"form": "conventional", "loss": "ce", "inference_supports": "nearest", "supports_per_class": 3}),

@@ -196,6 +196,9 @@ def _module(config: Config, settings: Settings, material: Material, load: Load |
     training = TRAININGS.get(settings.method, Training)
     number = training.number_of_cases(settings, material.candidates, len(config.classes))
     classifier = directory.build(config, number, biases=settings.fading > 0, load=load, measure=True)
+    patch = classifier.backbone.patch
+    if patch is not None and settings.preprocessing.size < patch:
+        raise SicError(f"--size {settings.preprocessing.size} is less than a patch of {settings.backbone}, {patch} px.")
     if settings.weights is not None and load is None:
         _start_from(classifier, Path(settings.weights), settings)
     positive = None

@@ -16,7 +16,7 @@ from sic.data.images import Preprocessing, UnreadableImage, image_size
 from sic.data.transforms import Augmentation
 from sic.directory import read_config
 from sic.errors import SicError
-from sic.methods import LOSSES, SIC, Loss, method
+from sic.methods import LOSSES, SIC, Bcos, Classifier, Loss, method
 from sic.supports import HOW, How
 from sic.training.of_method import check_method, flag, means_something, method_defaults
 from sic.training.presets import preset
@@ -199,7 +199,7 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         preprocessing=Preprocessing(size, resize, fit),
         epochs=epochs,
         lr=recipe.lr,
-        temperature=recipe.temperature if kind is SIC else BCOS_TEMPERATURE.get(recipe_name, 1.0),
+        temperature=_temperature(kind, recipe_name),
         batch_size=batch,
         recipe=recipe_name,
         augmentation=recipe.augmentation,
@@ -212,6 +212,12 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
             "the paper's recipe without pretrained weights usually collapses; --recipe scratch is made for that"
         )
     return settings, notes
+
+
+def _temperature(kind: type[Classifier], recipe: RecipeName) -> float:
+    if kind is SIC:
+        return RECIPES[recipe].temperature
+    return BCOS_TEMPERATURE.get(recipe, 1.0) if kind is Bcos else 1.0
 
 
 def _recipe(said: dict[str, Any]) -> RecipeName:
