@@ -141,7 +141,6 @@ def _check(said: dict[str, Any]) -> None:
         raise SicError(f"--temperature must be a number above 0, not {temperature}.")
     if "backbone" in said:
         backbones.require(said["backbone"])
-    check_method(said)
 
 
 def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) -> tuple[Settings, list[str]]:
@@ -156,6 +155,7 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         if said.setdefault("method", start.method) != start.method:
             raise SicError(f"--preset {said['preset']} is for --method {start.method}, not {said['method']}.")
         said = {**start.settings(), **_inherited(said), **said}
+    check_method(said)
     kind = method(said.get("method", "sic"))
     said = {**method_defaults(said, data.task), **said}
     if "weights" in said:
