@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import Result
+from typer.testing import CliRunner
 
 import sic
 import sic.data
 from sic import directory
+from sic.cli.main import app
 from sic.data.dataset import ImageData, Sample
 from sic.data.images import to_tensor
 from sic.errors import SicError
@@ -85,6 +88,9 @@ def test_it_comes_back_as_it_was(
     assert (explanation.residual < 1e-4) == METHODS[method].complete
     assert ("add up to the score to within" in explanation.text) == METHODS[method].complete
     explanation.save(tmp_path / "why.png")
+    if method != "sic":
+        with pytest.raises(SicError, match=f"trained with --method {method}"):
+            _ = model.sic
 
 
 @pytest.mark.slow
@@ -164,3 +170,30 @@ def test_several_labels(data: ImageData, tmp_path: Path, method: str) -> None:
     alone = {sample.id for sample in samples if len(sample.labels) == 1}
     assert {support.source for support in model.supports} <= alone
     model.explain(samples[0].path)
+
+
+@pytest.mark.slow
+def test_commands_take_models_of_other_methods(folders: Path, tmp_path: Path) -> None:
+    def run(*arguments: object) -> Result:
+        return CliRunner().invoke(app, [*map(str, arguments)])
+
+    image, model = folders / "bird 1" / "002.png", tmp_path / "model"
+    flags = ("--backbone", "resnet_tiny", "--size", SIZE, "--epochs", 2, "--loss", "ce", "--workers", 0, "--json")
+    told = json.loads(run("train", folders, "--out", model, "--method", "blackbox", *flags).stdout)
+    assert told["settings"]["method"] == "blackbox" and told["settings"]["loss"] == "ce"
+    residuals = []
+    for attribution in METHODS["blackbox"].attributions:
+        said = run("explain", model, image, "--out", tmp_path / "why.png", "--attribution", attribution, "--json")
+        residuals.append(json.loads(said.stdout)["images"][0]["residual"])
+    assert len(set(residuals)) == 3
+    assert json.loads(run("predict", model, image, "--json").stdout)["images"][0]["evidence"] == []
+    assert run("predict", model, image).exit_code == 0
+    for arguments, sentence in (
+        (("explain", model, image, "--attribution", "tarot"), "it knows input-x-gradient"),
+        (("verify", model, folders), "trained with --method blackbox"),
+        (
+            ("train", folders, "--method", "nwhead", "--temperature", 2),
+            "--temperature means nothing to --method nwhead",
+        ),
+    ):
+        assert sentence in str(run(*arguments).exception)

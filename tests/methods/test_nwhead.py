@@ -61,6 +61,13 @@ def test_far_away_from_every_support_nothing_overflows() -> None:
     for far in (1e2, 1e4):
         logits = model.logits(model.log_weights(torch.full((1, 8), far, dtype=torch.double)))
         assert logits.isfinite().all() and logits.exp().sum().item() == pytest.approx(1)
+    assert logits.min() < -1e3  # where an exponential is 0, a log-probability still says how far
+
+
+@torch.no_grad()
+def test_a_class_without_supports_has_no_probability() -> None:
+    logits = build().logits(torch.tensor([[-0.5, -1.0]]).double().log_softmax(dim=1), torch.tensor([0, 2]))
+    assert logits.isfinite().all() and logits[0, 1].exp() == 0
 
 
 @torch.no_grad()

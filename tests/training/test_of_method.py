@@ -42,7 +42,7 @@ def test_every_option_of_a_method_is_a_setting_of_some() -> None:
     ("method", "expected"),
     [
         ("sic", {"form": "bcos", "loss": "bce", "supports_per_class": 3, "temperature": 1.0, "attribution": None}),
-        ("blackbox", {"form": "conventional", "loss": "bce", "attribution": "input-x-gradient", "lr": 3e-3}),
+        ("blackbox", {"form": "conventional", "loss": "bce", "attribution": "input-x-gradient", "temperature": 1.0}),
         ("bcos", {"form": "bcos", "loss": "bce", "temperature": 0.1}),
         ("bagnet", {"form": "conventional", "loss": "bce", "backbone": "bagnet17"}),
         ("nwhead", {"form": "conventional", "loss": "ce", "inference_supports": "nearest", "supports_per_class": 3}),
@@ -71,11 +71,17 @@ def test_defaults(tmp_path: Path, method: str, expected: dict[str, Any]) -> None
         ({"method": "blackbox", "loss": "ce", "balance": True}, "--balance weighs yes against no"),
         ({"weight_decay": -1.0}, "--weight-decay must be a number from 0 up"),
         ({"method": "blackbox", "preset": "voc-resnet50"}, "is for --method sic"),
+        ({"preset": "blackbox-voc-resnet50", "temperature": 3.0}, "--temperature means nothing to --method blackbox"),
     ],
 )  # fmt: skip
 def test_refusals(tmp_path: Path, said: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SicError, match=sentence):
         chosen(data(tmp_path), **said)
+
+
+def test_a_preset_brings_its_method(tmp_path: Path) -> None:
+    settings = chosen(data(tmp_path), preset="blackbox-voc-resnet50", attribution="grad-cam")
+    assert (settings.method, settings.attribution) == ("blackbox", "grad-cam")
 
 
 def test_several_labels_need_yes_and_no(tmp_path: Path) -> None:

@@ -141,9 +141,9 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
         axes.set_ylim(2.5, -0.5)  # a single bar need not be as thick
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    verdict = "above 50 %: yes" if explained.probability >= 0.5 else "below 50 %: no"
-    if explanation.method == "sic":
-        verdict = "above 0: yes" if explained.logit >= 0 else "below 0: no"
+    yes = explained.probability >= 0.5
+    limit = "0" if explanation.method == "sic" and yes == (explained.logit >= 0) else "50 %"  # not of a softmax
+    verdict = f"above {limit}: yes" if yes else f"below {limit}: no"
     axes.set_title(
         f"{explained.name}: score {explained.logit:+.2f}, probability {percent(explained.probability)} ({verdict})",
         fontsize=10,

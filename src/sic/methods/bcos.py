@@ -21,7 +21,7 @@ class Bcos(Classifier):
         self, backbone: Backbone, classes: int, *, temperature: float = 1.0, b: float = 2, loss: Loss = "bce"
     ) -> None:
         super().__init__(backbone, classes, loss)
-        self.temperature, self.bias = temperature, -math.log(max(classes - 1, 1))
+        self.temperature, self.bias = temperature, math.log(1 / max(classes - 1, 1))
         self.backbone = backbone
         self.head = BcosLinear(backbone.features, classes, b)
 

@@ -66,7 +66,7 @@ class NWHead(Comparing):
         classes = self.support_classes if classes is None else classes
         owners = classes.expand(len(log_weights), -1)
         peaks = log_weights.new_full((len(log_weights), self.classes), NOTHING)
-        peaks = peaks.scatter_reduce(1, owners, log_weights.detach(), "amax")
+        peaks = peaks.scatter_reduce(1, owners, log_weights.detach(), "amax", include_self=False)
         sums = torch.zeros_like(peaks).index_add(1, classes, (log_weights - peaks.gather(1, owners)).exp())
         return peaks + sums.clamp_min(1).log()  # the largest adds 1; only a class without supports has less
 

@@ -37,7 +37,7 @@ def gradients() -> Iterator[None]:
 def input_x_gradient(outputs: Outputs, prepared: Tensor, columns: int) -> Tensor:
     """N×K×H×W."""
     attribution = _captum().InputXGradient(outputs)
-    return torch.stack([attribution.attribute(prepared, target=k).sum(dim=1) for k in range(columns)], dim=1).detach()
+    return torch.stack([attribution.attribute(prepared, target=k) for k in range(columns)], dim=1).sum(dim=2).detach()
 
 
 def integrated_gradients(outputs: Outputs, prepared: Tensor, columns: int) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,7 @@ def integrated_gradients(outputs: Outputs, prepared: Tensor, columns: int) -> tu
     ]
     with torch.no_grad():
         start = outputs(torch.zeros_like(prepared))
-    return torch.stack([map.sum(dim=1) for map in maps], dim=1).detach().to(prepared), start
+    return torch.stack(maps, dim=1).sum(dim=2).detach().to(prepared), start
 
 
 def grad_cam(outputs: Outputs, maps: Tensor, size: tuple[int, int]) -> Tensor:

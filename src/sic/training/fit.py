@@ -16,14 +16,13 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from sic import directory
 from sic.backbones import Load
-from sic.backbones.weights import loader
 from sic.bcos import without_biases
 from sic.data.dataset import ImageData, Sample
 from sic.data.labels import targets
 from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
-from sic.methods import Classifier, Comparing, method
+from sic.methods import Classifier, method
 from sic.supports import Support
 from sic.training.base import Training
 from sic.training.batches import TrainingBatches, Views, training_loader, view_loader
@@ -35,6 +34,7 @@ from sic.training.nwhead import NWHeadTraining
 from sic.training.of_method import flag
 from sic.training.protopnet import ProtoPNetTraining
 from sic.training.settings import Settings, from_json, loader_workers
+from sic.training.start import origin, published_weights, start_from
 
 HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
 TRAININGS: dict[str, type[Training]] = {"sic": SICTraining, "nwhead": NWHeadTraining, "protopnet": ProtoPNetTraining}
@@ -62,7 +62,7 @@ def fit(
     folder.mkdir(parents=True, exist_ok=True)
     cache = folder / "pixels.bin"
     try:
-        load = _published(settings, reporter)
+        load = published_weights(settings, reporter)
         material = gather(data, settings, cache, workers, reporter)
         _tell(data, settings, material, reporter)
         config = _config(data, settings, material)
@@ -169,26 +169,7 @@ def _config(data: ImageData, settings: Settings, material: Material) -> Config:
         neighbours=settings.neighbours,
         inference_supports=settings.inference_supports,
         data=_data_card(data, material),
-        training={**asdict(settings), "origin": _origin(settings.weights)},
-    )
-
-
-def _origin(weights: str | None) -> str | None:
-    """Where the weights come from in the end: a model that started from ImageNet's hands that on."""
-    if weights is None or not Path(weights).is_dir():
-        return weights
-    return directory.read_config(Path(weights))[0].training.get("origin")
-
-
-def _published(settings: Settings, reporter: Reporter) -> Load | None:
-    """What fills the network with the weights of a file, downloaded first where they are only named."""
-    if settings.weights is None or Path(settings.weights).is_dir():
-        return None
-    return loader(
-        settings.weights,
-        settings.backbone,
-        settings.form,
-        lambda done, total: reporter.advance("downloading", done, total),
+        training={**asdict(settings), "origin": origin(settings.weights)},
     )
 
 
@@ -196,30 +177,15 @@ def _module(config: Config, settings: Settings, material: Material, load: Load |
     training = TRAININGS.get(settings.method, Training)
     number = training.number_of_cases(settings, material.candidates, len(config.classes))
     classifier = directory.build(config, number, biases=settings.fading > 0, load=load, measure=True)
+    patch = classifier.backbone.patch
+    if patch is not None and settings.preprocessing.size < patch:
+        raise SicError(f"--size {settings.preprocessing.size} is less than a patch of {settings.backbone}, {patch} px.")
     if settings.weights is not None and load is None:
-        _start_from(classifier, Path(settings.weights), settings)
+        start_from(classifier, Path(settings.weights), settings)
     positive = None
     if settings.balance:
         positive = positive_weights(targets(material.train.samples, len(config.classes)))
     return training(classifier, settings, material.candidates, config.task == "multi", positive)
-
-
-def _start_from(classifier: Classifier, folder: Path, settings: Settings) -> None:
-    """Take over the backbone of a model of ours, of the same method the whole encoder; its classes do not matter."""
-    start = directory.load(folder)
-    theirs, ours = start.config, settings
-    encoders = theirs.method == ours.method and isinstance(classifier, Comparing)
-    names = ["backbone", "form", *(["latent"] if encoders else [])]
-    if any(getattr(theirs, name) != getattr(ours, name) for name in [*names, "antialiased"]):
-        said = " ".join(f"--{name} {getattr(theirs, name)}" for name in names)
-        raise SicError(
-            f"{folder} was trained with {said} --{'' if theirs.antialiased else 'no-'}antialias; start from it with "
-            "the same, or leave these out."
-        )
-    if isinstance(classifier, Comparing) and isinstance(start.classifier, Comparing) and encoders:
-        classifier.encoder.load_state_dict(start.classifier.encoder.state_dict(), strict=False)
-    else:
-        classifier.backbone.load_state_dict(start.classifier.backbone.state_dict(), strict=False)
 
 
 def _finished(trained: Classifier, config: Config) -> Classifier:

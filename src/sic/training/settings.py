@@ -16,7 +16,7 @@ from sic.data.images import Preprocessing, UnreadableImage, image_size
 from sic.data.transforms import Augmentation
 from sic.directory import read_config
 from sic.errors import SicError
-from sic.methods import LOSSES, SIC, Loss, method
+from sic.methods import LOSSES, SIC, Bcos, Classifier, Loss, method
 from sic.supports import HOW, How
 from sic.training.of_method import check_method, flag, means_something, method_defaults
 from sic.training.presets import preset
@@ -143,7 +143,6 @@ def _check(said: dict[str, Any]) -> None:
         raise SicError(f"--temperature must be a number above 0, not {temperature}.")
     if "backbone" in said:
         backbones.require(said["backbone"])
-    check_method(said)
 
 
 def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) -> tuple[Settings, list[str]]:
@@ -158,6 +157,7 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         if said.setdefault("method", start.method) != start.method:
             raise SicError(f"--preset {said['preset']} is for --method {start.method}, not {said['method']}.")
         said = {**start.settings(), **_inherited(said), **said}
+    check_method(said)
     kind = method(said.get("method", "sic"))
     said = {**method_defaults(said, data.task), **said}
     if "weights" in said:
@@ -201,7 +201,7 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         preprocessing=Preprocessing(size, resize, fit),
         epochs=epochs,
         lr=recipe.lr,
-        temperature=recipe.temperature if kind is SIC else BCOS_TEMPERATURE.get(recipe_name, 1.0),
+        temperature=_temperature(kind, recipe_name),
         batch_size=batch,
         recipe=recipe_name,
         augmentation=recipe.augmentation,
@@ -214,6 +214,12 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
             "the paper's recipe without pretrained weights usually collapses; --recipe scratch is made for that"
         )
     return settings, notes
+
+
+def _temperature(kind: type[Classifier], recipe: RecipeName) -> float:
+    if kind is SIC:
+        return RECIPES[recipe].temperature
+    return BCOS_TEMPERATURE.get(recipe, 1.0) if kind is Bcos else 1.0
 
 
 def _recipe(said: dict[str, Any]) -> RecipeName:
