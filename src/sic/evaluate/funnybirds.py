@@ -18,7 +18,7 @@ from sic.data.birds import PARTS
 from sic.data.dataset import Sample
 from sic.data.funnybirds import class_parts
 from sic.data.images import Preprocessing
-from sic.evaluate.interventions import ALL, KINDS, Floats, TestBirds
+from sic.evaluate.interventions import ALL, Floats, TestBirds
 from sic.evaluate.outputs import Watch
 from sic.methods import Classifier
 
@@ -43,7 +43,7 @@ def funnybirds(
     preprocessing: Preprocessing,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
-    """All metrics on test images with interventions: A and BI, and the others by what is summed (`KINDS`)."""
+    """All metrics on test images with interventions: A and BI, and the others by what was summed (`interventions.KINDS`)."""
     birds = TestBirds(classifier, root, samples, preprocessing, watch)
     parts: Parts = tuple(map(tuple, class_parts(root)))
     labels, predicted = birds.labels, birds.logits.argmax(1)
@@ -68,8 +68,8 @@ def funnybirds(
         "BI": background_independence(own, birds.without),
         "objects": sum(birds.objects),
     }
-    for kind in KINDS:
-        e, codes = explanations[kind], important[kind]
+    for kind, e in explanations.items():
+        codes = important[kind]
         objects = important_objects(e.objects[:, OWN], e.total[:, OWN])
         curves = {
             "CSDC": controlled_synthetic_data_check(codes[right, OWN], labels[right], parts),

@@ -1,5 +1,6 @@
 """Test birds with parts or background objects taken away: what explanations say of each, and what the model does."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,9 +60,10 @@ def importance(maps: Tensor, numbers: Tensor, objects: int) -> tuple[Tensor, Ten
 
 
 def explained(contributions: Contributions) -> dict[str, Tensor]:
-    """The maps that are scored, by their `KINDS`."""
-    maps = contributions.maps
-    return {"contributions": maps, "alpha": contributions.weights.norm(dim=-3) * (maps > 0)}
+    """The maps that are scored, by their `KINDS`; a method without dynamic weights has no alpha."""
+    maps, weights = contributions.maps, contributions.weights
+    alpha = {"alpha": weights.norm(dim=-3) * (maps > 0)} if weights.shape[-3] else {}
+    return {"contributions": maps, **alpha}
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class TestBirds:
         """Importances by kind, of N×K classes."""
         device = device_of(self.classifier)
         most = max(self.objects, default=0)
-        collected: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {kind: [] for kind in KINDS}
+        collected: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)
         pictures = _PartMaps(self.root, self.samples, self.preprocessing)
         done = 0
         for images, numbers in DataLoader(
