@@ -43,7 +43,7 @@ def funnybirds(
     preprocessing: Preprocessing,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
-    """All metrics on test images with interventions: A and BI, and the others by what was summed (`interventions.KINDS`)."""
+    """All metrics on test images with interventions: A and BI, and for each of the `KINDS` of map the others."""
     birds = TestBirds(classifier, root, samples, preprocessing, watch)
     parts: Parts = tuple(map(tuple, class_parts(root)))
     labels, predicted = birds.labels, birds.logits.argmax(1)

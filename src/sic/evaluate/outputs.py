@@ -87,3 +87,14 @@ def logits(
         if progress is not None:
             progress(sum(map(len, result)), len(paths))
     return torch.cat(result)
+
+
+def probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
+    """n×C in float64; sigmoids, unless the classifier says otherwise."""
+    own = getattr(classifier, "probabilities", torch.sigmoid)
+    return own(logits.double())
+
+
+def odds(probabilities: Tensor) -> Tensor:
+    """`log p / (1 - p)`: 0 means 50 %, whatever the probabilities were made of."""
+    return torch.logit(probabilities, eps=1e-15)
