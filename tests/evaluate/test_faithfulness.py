@@ -86,22 +86,37 @@ def test_curves_of_a_model_that_is_known() -> None:
     found = deletion_insertion(Corner(), images, torch.zeros(3, dtype=torch.long))
     start = Corner()(images)[:, 0].sigmoid().mean().item()
     gone = Corner()(images.mean((2, 3), keepdim=True).expand_as(images))[:, 0].sigmoid().mean().item()
-    deletion = found["deletion"]
-    assert deletion["curve"][0] == pytest.approx(start, abs=1e-6) and len(deletion["curve"]) == STEPS + 1
-    quarter = STEPS // 4
-    assert deletion["curve"][quarter:] == pytest.approx([gone] * (STEPS + 1 - quarter), abs=1e-4)
-    assert deletion["area"] < deletion["random_area"] and deletion["beats_random"] == 1
-    assert deletion["area"] == pytest.approx(np.trapezoid(deletion["curve"], dx=1 / STEPS))
-    insertion = found["insertion"]
-    assert insertion["curve"][quarter:] == pytest.approx([start] * (STEPS + 1 - quarter), abs=1e-4)
-    assert insertion["curve"][-1] == insertion["random_curve"][-1] == pytest.approx(start, abs=1e-6)
-    assert insertion["area"] > insertion["random_area"] and insertion["beats_random"] == 1
+    deletion, insertion, quarter = found["deletion"], found["insertion"], STEPS // 4
+    curve = deletion["probability_curve"]
+    assert curve[0] == pytest.approx(start, abs=1e-6) and len(curve) == STEPS + 1
+    assert curve[quarter:] == pytest.approx([gone] * (STEPS + 1 - quarter), abs=1e-4)
+    assert deletion["probability_area"] == pytest.approx(np.trapezoid(curve, dx=1 / STEPS))
+    assert deletion["probability_area"] < deletion["random_probability_area"]
+    curve = insertion["probability_curve"]
+    assert curve[quarter:] == pytest.approx([start] * (STEPS + 1 - quarter), abs=1e-4)
+    assert curve[-1] == insertion["random_probability_curve"][-1] == pytest.approx(start, abs=1e-6)
+    assert insertion["probability_area"] > insertion["random_probability_area"]
 
 
-def test_the_opposite_order_is_worse_than_random() -> None:
-    found = deletion_insertion(Corner(-1), reds(), torch.zeros(3, dtype=torch.long))
-    assert found["deletion"]["area"] > found["deletion"]["random_area"] and found["deletion"]["beats_random"] == 0
-    assert found["insertion"]["beats_random"] == 0
+def test_when_the_answer_changes() -> None:
+    """Red above the mean of 0.2 … 0.3 in a quarter is class 0: it goes with about half of that quarter."""
+
+    class Above(Corner):
+        def forward(self, images: Tensor) -> Tensor:
+            return (self.quarter(images).sum((1, 2))[:, None] - 0.6) * self.weight
+
+    images = reds()
+    found = deletion_insertion(Above(), images, torch.zeros(3, dtype=torch.long))
+    mean = images[:, 0].mean().item()
+    share = (0.85 - 0.6) / (0.85 - mean) / 4  # of all pixels
+    curve = found["deletion"]["curve"]
+    assert curve[0] == 1 and curve[-1] == 0 and set(curve) <= {0, 1}
+    assert curve.index(0) == pytest.approx(share * STEPS, abs=1)
+    assert found["deletion"]["random_curve"].index(0) == pytest.approx(4 * share * STEPS, abs=1)
+    assert found["deletion"]["beats_random"] == 1 and found["deletion"]["area"] < found["deletion"]["random_area"]
+    worse = deletion_insertion(Above(-1), images, torch.zeros(3, dtype=torch.long))
+    assert worse["deletion"]["beats_random"] == worse["insertion"]["beats_random"] == 0
+    assert worse["deletion"]["area"] > worse["deletion"]["random_area"]
 
 
 def test_blurred_keeps_the_mean_and_loses_details() -> None:

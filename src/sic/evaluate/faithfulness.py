@@ -45,55 +45,54 @@ def blurred(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def removal_curve(classifier: Classifier, start: Tensor, end: Tensor, order: Tensor, targets: Tensor) -> Tensor:
-    """N×(STEPS + 1): the target's probability while `start` turns into `end`, cells of the lowest `order` first."""
+def removal_curves(classifier: Classifier, start: Tensor, end: Tensor, order: Tensor, targets: Tensor) -> Tensor:
+    """2×N×(STEPS + 1) while `start` turns into `end`, cells of the lowest `order` first: is the target still the
+    answer (0 or 1), and its probability."""
     found = []
     for share in torch.linspace(0, 1, STEPS + 1).tolist():
-        views = torch.where((order < share)[:, None], end, start)
-        found.append(probabilities(classifier, classifier(views)).gather(1, targets[:, None])[:, 0])
-    return torch.stack(found, 1).cpu()
+        logits = classifier(torch.where((order < share)[:, None], end, start))
+        probability = probabilities(classifier, logits).gather(1, targets[:, None])[:, 0]
+        found.append(torch.stack([(logits.argmax(1) == targets).double(), probability]))
+    return torch.stack(found, 2).cpu()
 
 
 def deletion_insertion(
     classifier: Classifier, images: Tensor, targets: Tensor, seed: int = 0, watch: Watch = nobody
 ) -> dict[str, Any]:
-    """What happens to the probability of `targets` (N) when the most contributing pixels go, or come, first?
+    """What becomes of the answers `targets` (N) when the most contributing pixels go, or come, first?
 
-    deletion: pixels become the image's mean colour; insertion: a blurred image becomes sharp again. `area` is the mean
-    of a curve (deletion: the lower the better), `random_area` that in random order; `beats_random` is the share of
-    images in which the explanation's order is the better one.
+    deletion: pixels become the image's mean colour; insertion: a blurred image becomes sharp again. `curve`: the share
+    of images whose answer is the same; `probability_curve`: the mean probability of that class, which can stay high
+    in a picture without anything in it where classes do not compete. `area` is the mean of a curve (deletion: the
+    lower the better), `random_` the same in random order; `beats_random`: in how many of the images the order of the
+    explanation is the better one.
     """
     generator = torch.Generator().manual_seed(seed)
     device = device_of(classifier)
     cell = max(1, images.shape[-1] // CELLS)
-    names = ("deletion", "deletion_random", "insertion", "insertion_random")
-    curves: dict[str, list[Tensor]] = {name: [] for name in names}
+    found: dict[str, list[Tensor]] = {"deletion": [], "insertion": []}
     for batch, wanted in _batches(images.to(device), targets.to(device)):
         maps = classifier.explain(batch, wanted).maps
-        order = cell_order(maps, cell)
-        chance = cell_order(torch.rand(maps.shape, generator=generator).to(device), cell)
+        orders = cell_order(maps, cell), cell_order(torch.rand(maps.shape, generator=generator).to(device), cell)
         grey, soft = batch.mean((2, 3), keepdim=True).expand_as(batch), blurred(batch)
-        for name, (start, end), by in zip(
-            names, [(batch, grey)] * 2 + [(soft, batch)] * 2, [order, chance] * 2, strict=True
-        ):
-            curves[name].append(removal_curve(classifier, start, end, by, wanted))
-        watch("deletion", sum(map(len, curves["deletion"])), len(images))
-    whole = {name: torch.cat(parts) for name, parts in curves.items()}
-    areas = {name: torch.trapezoid(curve, dx=1 / STEPS, dim=1) for name, curve in whole.items()}
-    better = {
-        "deletion": areas["deletion"] < areas["deletion_random"],
-        "insertion": areas["insertion"] > areas["insertion_random"],
-    }
-    return {"images": len(images), "cell": cell} | {
-        name: {
-            "area": areas[name].mean().item(),
-            "random_area": areas[f"{name}_random"].mean().item(),
-            "beats_random": better[name].double().mean().item(),
-            "curve": whole[name].mean(0).tolist(),
-            "random_curve": whole[f"{name}_random"].mean(0).tolist(),
-        }
-        for name in better
-    }
+        for name, start, end in (("deletion", batch, grey), ("insertion", soft, batch)):
+            curves = [removal_curves(classifier, start, end, order, wanted) for order in orders]
+            found[name].append(torch.stack(curves))
+        watch("deletion", sum(curves.shape[2] for curves in found["deletion"]), len(images))
+    result: dict[str, Any] = {"images": len(images), "cell": cell}
+    return result | {name: _curve_figures(torch.cat(curves, 2), name) for name, curves in found.items()}
+
+
+def _curve_figures(curves: Tensor, name: str) -> dict[str, Any]:
+    """Of 2 (explanation, random) × 2 (answer, probability) × N × steps."""
+    areas = torch.trapezoid(curves, dx=1 / STEPS, dim=3)
+    gain = areas[0, 0] - areas[1, 0] if name == "insertion" else areas[1, 0] - areas[0, 0]
+    figures: dict[str, Any] = {"beats_random": (gain > 0).double().mean().item()}
+    for order, before in enumerate(("", "random_")):
+        for kind, middle in enumerate(("", "probability_")):
+            figures[f"{before}{middle}area"] = areas[order, kind].mean().item()
+            figures[f"{before}{middle}curve"] = curves[order, kind].mean(0).tolist()
+    return figures
 
 
 def rank_correlations(one: Tensor, other: Tensor) -> Tensor:
@@ -109,8 +108,8 @@ def structural_similarities(one: Tensor, other: Tensor) -> Tensor:
     from torchmetrics.functional.image import structural_similarity_index_measure
 
     tops = [maps.abs().amax((1, 2), keepdim=True) for maps in (one, other)]
-    scaled = [(maps / top.clamp_min(1e-30))[:, None] for maps, top in zip((one, other), tops, strict=True)]
-    found = structural_similarity_index_measure(*scaled, data_range=2.0, reduction="none")
+    first, second = ((maps / top.clamp_min(1e-30))[:, None] for maps, top in zip((one, other), tops, strict=True))
+    found = structural_similarity_index_measure(first, second, data_range=2.0, reduction="none")
     assert isinstance(found, Tensor)
     return torch.where((tops[0] * tops[1])[:, 0, 0] > 0, found.view(-1), 0).cpu()
 
