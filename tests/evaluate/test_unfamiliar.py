@@ -52,7 +52,9 @@ def test_refusal_by_hand() -> None:
 
 
 def test_dark_images_are_strangers() -> None:
-    found = unfamiliar(Brightness(), [grey(0.6, 0.7), grey(0.8)], {"dark": [grey(0.1, 0.2)], "bright": [grey(0.9)]})
+    found = unfamiliar(
+        Brightness(), Brightness()(grey(0.6, 0.7, 0.8)), {"dark": [grey(0.1, 0.2)], "bright": [grey(0.9)]}
+    )
     assert found["familiar"] == {"images": 3, "no_similar_case": 0}
     assert found["dark"]["images"] == 2 and found["dark"]["no_similar_case"] == 1
     for score in ("probability", "logit"):
@@ -62,9 +64,10 @@ def test_dark_images_are_strangers() -> None:
 
 def test_the_score_matters_where_classes_compete() -> None:
     """The two logits are always 10 apart: a softmax says the same of everything."""
-    found = unfamiliar(Brightness(compete=True), [grey(0.6, 0.7)], {"dark": [grey(0.1)]})
+    model = Brightness(compete=True)
+    found = unfamiliar(model, model(grey(0.6, 0.7)), {"dark": [grey(0.1)]})
     assert found["dark"]["logit"]["flagged"] == 1
-    scores = best_scores(Brightness(compete=True), [grey(0.6, 0.1)])
+    scores = best_scores(model, model(grey(0.6, 0.1)))
     assert scores["probability"][0] == pytest.approx(scores["probability"][1].item(), abs=1e-6)
 
 

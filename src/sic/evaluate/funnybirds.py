@@ -4,7 +4,7 @@ Symbols: N images, C classes, P parts, T thresholds; s is the logit of an image'
 (bit p: part p). `kept` (N×32×C) are the logits where only the parts of a code are left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -83,6 +83,11 @@ def funnybirds(
         result[kind] |= {"SD_images": correlated, "TS_images": assumed}
         result[kind]["curves"] = {name: curve.tolist() for name, curve in curves.items()}
     return result
+
+
+def eight(found: Mapping[str, Any], kind: str) -> dict[str, float | None]:
+    """The `METRICS` of one of the `KINDS` of map, from what `funnybirds` found."""
+    return {name: found[kind].get(name, found.get(name)) for name in METRICS}
 
 
 def important_parts(parts: Floats, total: Floats) -> Codes:

@@ -1,7 +1,7 @@
 """Images that are none of the classes: how many does a model refuse that accepts 95 % of the familiar ones?"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,11 +47,9 @@ def drawn_birds(count: int, size: int, seed: int = 0) -> Tensor:
     return torch.stack([to_tensor(render(scene, size).image) for scene in scenes])
 
 
-@torch.no_grad()
-def best_scores(classifier: Classifier, batches: Iterable[Tensor]) -> dict[str, Tensor]:
-    """The `SCORES` of all images, n each."""
-    device = device_of(classifier)
-    logits = torch.cat([classifier(batch.to(device)).cpu() for batch in batches]).double()
+def best_scores(classifier: Classifier, logits: Tensor) -> dict[str, Tensor]:
+    """The `SCORES` of n×C logits, n each."""
+    logits = logits.double()
     return {"probability": probabilities(classifier, logits).amax(1), "logit": logits.amax(1)}
 
 
@@ -71,17 +69,18 @@ def refusal(familiar: Tensor, strangers: Tensor) -> dict[str, float]:
     }
 
 
-def unfamiliar(
-    classifier: Classifier, familiar: Iterable[Tensor], strangers: Mapping[str, Sequence[Tensor] | Iterable[Tensor]]
-) -> dict[str, Any]:
+@torch.no_grad()
+def unfamiliar(classifier: Classifier, familiar: Tensor, strangers: Mapping[str, Iterable[Tensor]]) -> dict[str, Any]:
     """For each kind of strangers (batches of images by name) and each of the `SCORES`: `refusal`.
 
-    `no_similar_case`: the share that the model's own rule refuses, no class at 50 %; `familiar` has it for the data.
+    `familiar`: n×C logits of images of the model's own classes. `no_similar_case`: the share that the model's own rule
+    refuses, no class at 50 %.
     """
+    device = device_of(classifier)
     known = best_scores(classifier, familiar)
     result: dict[str, Any] = {"familiar": _own_rule(known)}
     for name, batches in strangers.items():
-        scores = best_scores(classifier, batches)
+        scores = best_scores(classifier, torch.cat([classifier(batch.to(device)).cpu() for batch in batches]))
         result[name] = _own_rule(scores) | {score: refusal(known[score], scores[score]) for score in SCORES}
     return result
 
