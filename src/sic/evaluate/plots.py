@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from sic.evaluate.compare import Row, Values
+
 BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
 NAMED = 30
 """Classes up to which a confusion matrix names them."""
@@ -102,4 +104,30 @@ def removal(found: Mapping[str, Any]) -> Figure:
         axes.legend(frameon=False, fontsize=9, loc="best")
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel(f"share of {found['images']} images with the same answer")
+    return figure
+
+
+def bars(rows: Sequence[Row], values: Mapping[str, Values], palette: Sequence[str]) -> Figure:
+    """A panel for each metric: a bar per method, whiskers for the spread, a dot per seed."""
+    across = min(4, max(len(rows), 1))
+    down = -(-len(rows) // across)
+    methods = list(values)
+    figure = Figure(figsize=(3.0 * across + 0.4, 2.3 * down + 0.6), dpi=130, layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False).ravel()
+    for axes in grid[len(rows) :]:
+        axes.set_visible(False)
+    for axes, row in zip(grid, rows, strict=False):
+        for place, method in enumerate(methods):
+            cell = row.cells[method]
+            colour = palette[place % len(palette)]
+            if cell.mean is not None:
+                axes.bar(place, cell.mean, 0.7, color=colour, alpha=0.75, yerr=cell.spread, capsize=3)
+            seeds = [value for value in values[method][row.name] if value is not None]
+            if len(seeds) > 1:
+                axes.plot([place] * len(seeds), seeds, "o", ms=3, color="#222222", alpha=0.7)
+        arrow = {True: " ↑", False: " ↓", None: ""}[row.kind.higher]
+        axes.set_title(row.kind.label + arrow, fontsize=9)
+        axes.set_xticks(range(len(methods)), methods, fontsize=8, rotation=0 if len(methods) < 4 else 30)
+        axes.tick_params(axis="y", labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
     return figure
