@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from sic.data.birds import LABELS, PARTS
 from sic.data.dataset import Sample
@@ -90,10 +90,11 @@ def write(root: Path, per_class: int = 2) -> list[Sample]:
     return samples
 
 
-class Oracle:
+class Oracle(nn.Module):
     """A class's logit is what the parts are worth that look like its own, and its contributions are their pixels."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.masks = torch.from_numpy(masks()).float()
         self.seen = 0
 
@@ -106,7 +107,7 @@ class Oracle:
                 result[:, label] += ((red - shade(variant)).abs() < 1) * mask * (weight / mask.sum())
         return result
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         self.seen += len(images)
         logits = self.pixels(images).sum((2, 3))
         logits[:, -1] = 0.5

@@ -132,6 +132,10 @@ def _trained(methods: dict[str, dict[str, Any]], data: str, seeds: list[int], ou
             method, _, attribution = name.partition(":")
             folder = out / RUNS / f"{method}-seed{seed}"
             _train(method, seed, folder, data, said, talker)
+            if attribution:
+                from sic.model import load
+
+                explain_with(load(folder), attribution)  # refused now, not after all others are trained
             entries.append(Entry(name, folder, seed, attribution or None))
     order = list(methods)
     return sorted(entries, key=lambda entry: (order.index(entry.name), seeds.index(entry.seed)))
@@ -253,8 +257,7 @@ def _write(report: dict[str, Any], out: Path) -> list[Path]:
         files[-1].write_text(text, encoding="utf-8")
     files.append(save(bars(rows, methods, PALETTE), out / "bars.png"))
     if any(row.name == "SD" for row in rows):
-        means = {row.name: row.cells for row in rows}
-        rings = {name: {key: means[key][name].mean for key in FUNNYBIRDS} for name in methods}
+        rings = {name: {key: found[key]["mean"] for key in FUNNYBIRDS} for name, found in report["summary"].items()}
         note = "means over seeds; importance of a part: the sum of its contributions"
         files.append(save(funnybirds_radar(rings, note), out / "radar.png"))
     return files

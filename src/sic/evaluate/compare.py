@@ -31,7 +31,9 @@ METRICS: dict[str, Metric] = {
     "A": Metric("FunnyBirds A"),
     "BI": Metric("FunnyBirds BI"),
 } | {
-    f"{name}{suffix}": Metric(f"FunnyBirds {name}{words}", higher=None if name == "threshold" else True)
+    f"{name}{suffix}": Metric(
+        f"FunnyBirds {name.replace('_mean', ', mean of 4')}{words}", higher=None if name == "threshold" else True
+    )
     for suffix, words in (("", ""), ("_alpha", " (alpha)"))
     for name in ("CSDC", "PC", "DC", "D", "SD", "TS", "Com", "Com_mean", "Cor", "Con", "threshold")
 } | {
@@ -109,8 +111,8 @@ class Cell:
 
 def cell(values: Sequence[float | None]) -> Cell:
     """
-    >>> cell([0.5, 0.7, None])
-    Cell(mean=0.6, spread=0.1414213562373095, seeds=2)
+    >>> cell([0.5, 1.5, None, 1.0])
+    Cell(mean=1.0, spread=0.5, seeds=3)
     """
     known = [value for value in values if value is not None]
     spread = statistics.stdev(known) if len(known) > 1 else None
@@ -125,12 +127,19 @@ class Row:
     kind: Metric
     cells: dict[str, Cell]
     best: frozenset[str]
-    """The methods with the best mean, at the digits that are shown."""
+    """The methods with the best mean, at the digits that are shown; none where all are equal."""
+
+
+SAME = ("Cor", "Con", "Cor_alpha", "Con_alpha")
+"""Names that the framework gives to SD and TS: in the JSON, but no rows of their own."""
 
 
 def table(methods: Mapping[str, Values]) -> list[Row]:
+    """A row for each metric that at least one method has."""
     rows = []
     for name in next(iter(methods.values()), {}):
+        if name in SAME or all(value is None for values in methods.values() for value in values[name]):
+            continue
         kind = metric(name)
         cells = {method: cell(values[name]) for method, values in methods.items()}
         rows.append(Row(name, kind, cells, _best(cells, kind)))
@@ -142,7 +151,8 @@ def _best(cells: Mapping[str, Cell], kind: Metric) -> frozenset[str]:
     if kind.higher is None or len(known) < 2:
         return frozenset()
     top = (max if kind.higher else min)(known.values())
-    return frozenset(method for method, mean in known.items() if mean == top)
+    best = frozenset(method for method, mean in known.items() if mean == top)
+    return best if len(best) < len(known) else frozenset()
 
 
 def summary(methods: Mapping[str, Values]) -> dict[str, dict[str, dict[str, Any]]]:

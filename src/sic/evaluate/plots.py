@@ -108,26 +108,32 @@ def removal(found: Mapping[str, Any]) -> Figure:
 
 
 def bars(rows: Sequence[Row], values: Mapping[str, Values], palette: Sequence[str]) -> Figure:
-    """A panel for each metric: a bar per method, whiskers for the spread, a dot per seed."""
-    across = min(4, max(len(rows), 1))
-    down = -(-len(rows) // across)
+    """A panel for each metric that has a better and a worse: a bar per method, its spread, a dot per seed.
+
+    What alpha gives in FunnyBirds is left to the table.
+    """
+    drawn = [row for row in rows if row.kind.higher is not None and not row.name.endswith("_alpha")]
     methods = list(values)
-    figure = Figure(figsize=(3.0 * across + 0.4, 2.3 * down + 0.6), dpi=130, layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False).ravel()
-    for axes in grid[len(rows) :]:
+    across = min(4, max(len(drawn), 1))
+    down = max(1, -(-len(drawn) // across))
+    size = (2.6 * across + 1.4, (0.3 * len(methods) + 0.75) * down + 0.3)
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharey=True)
+    for axes in grid.ravel()[len(drawn) :]:
         axes.set_visible(False)
-    for axes, row in zip(grid, rows, strict=False):
+    for axes, row in zip(grid.ravel(), drawn, strict=False):
         for place, method in enumerate(methods):
             cell = row.cells[method]
-            colour = palette[place % len(palette)]
             if cell.mean is not None:
-                axes.bar(place, cell.mean, 0.7, color=colour, alpha=0.75, yerr=cell.spread, capsize=3)
+                colour = palette[place % len(palette)]
+                axes.barh(place, cell.mean, 0.7, color=colour, alpha=0.75, xerr=cell.spread, capsize=2.5)
             seeds = [value for value in values[method][row.name] if value is not None]
             if len(seeds) > 1:
-                axes.plot([place] * len(seeds), seeds, "o", ms=3, color="#222222", alpha=0.7)
-        arrow = {True: " ↑", False: " ↓", None: ""}[row.kind.higher]
-        axes.set_title(row.kind.label + arrow, fontsize=9)
-        axes.set_xticks(range(len(methods)), methods, fontsize=8, rotation=0 if len(methods) < 4 else 30)
-        axes.tick_params(axis="y", labelsize=8)
+                axes.plot(seeds, [place] * len(seeds), "o", ms=3, color="#222222", alpha=0.7)
+        axes.set_title(f"{row.kind.label} {'↑' if row.kind.higher else '↓'}", fontsize=9)
+        axes.set_yticks(range(len(methods)), methods, fontsize=8)
+        axes.tick_params(axis="x", labelsize=7.5)
+        axes.set_xlim(min(0, axes.get_xlim()[0]), max(1, axes.get_xlim()[1]) if row.name != "ece" else None)
         axes.spines[["top", "right"]].set_visible(False)
+    grid[0, 0].invert_yaxis()
     return figure
