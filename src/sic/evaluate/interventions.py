@@ -148,7 +148,7 @@ class TestBirds:
         pictures = _PartMaps(self.root, self.samples, self.preprocessing)
         done = 0
         for images, numbers in DataLoader(
-            pictures, 8 if device.type == "cpu" else 32, num_workers=decoders(len(pictures))
+            pictures, 8 if device.type == "cpu" else 16, num_workers=decoders(len(pictures))
         ):
             rows = torch.from_numpy(targets[done : done + len(images)]).to(device)
             contributions = self.classifier.explain(images.to(device).float() / 255, rows)

@@ -82,7 +82,7 @@ def grid_pointing_game(
     device = device_of(classifier)
     size = preprocessing.size if _only(classifier, views[:1].to(device), side) else side * preprocessing.size
     shares: list[Tensor] = []
-    batch = max(1, (2 if device.type == "cpu" else 64) // side**2)
+    batch = max(1, (2 if device.type == "cpu" else 16) // side**2)
     for start in range(0, len(chosen), batch):
         rows = chosen[start : start + batch]
         images = torch.stack([composite(views[[place[position] for position in row]]) for row in rows]).to(device)

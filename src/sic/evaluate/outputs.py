@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -39,14 +40,24 @@ class FileViews(Dataset[Tensor]):
 
 def readable(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
     """Files that decode, and the others with the reason."""
-    good, bad = [], []
-    for path in paths:
-        try:
-            read_image(path)
-            good.append(path)
-        except UnreadableImage as error:
-            bad.append((path, str(error)))
-    return good, bad
+    with ThreadPoolExecutor(_cores()) as pool:
+        reasons = list(pool.map(_unreadable, paths))
+    good = [path for path, reason in zip(paths, reasons, strict=True) if reason is None]
+    return good, [(path, reason) for path, reason in zip(paths, reasons, strict=True) if reason is not None]
+
+
+def _unreadable(path: Path) -> str | None:
+    try:
+        read_image(path)
+    except UnreadableImage as error:
+        return str(error)
+    return None
+
+
+def _cores() -> int:
+    """That this process may use, at most 16."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(16, cores)
 
 
 def device_of(classifier: Classifier) -> torch.device:
@@ -56,9 +67,8 @@ def device_of(classifier: Classifier) -> torch.device:
 
 
 def decoders(images: int) -> int:
-    """Processes that decode so many images: a core each, at most 16; none for a few images."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(16, cores) if images > FEW else 0
+    """Processes that decode so many images: one for each core, none for a few images."""
+    return _cores() if images > FEW else 0
 
 
 def view_batches(
