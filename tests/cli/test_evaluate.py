@@ -182,6 +182,8 @@ def test_compare_trains_what_is_not_finished(birds: Path, tmp_path: Path, monkey
     (tmp_path / "runs" / "bcos-seed5" / "config.json").unlink()  # interrupted before the end
     run_json("compare", "--train", "sic,bcos", *flags)
     assert [call[:2] for call in calls[4:]] == [("bcos-seed5", True)]
+    with pytest.raises(SicError, match="was trained on"):
+        run("compare", "--train", "sic", "--data", _as_folders(birds), "--out", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import inspect
 import shlex
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -142,10 +142,14 @@ def _trained(methods: dict[str, dict[str, Any]], data: str, seeds: list[int], ou
 
 
 def _train(method: str, seed: int, folder: Path, data: str, said: dict[str, Any], talker: Talker) -> None:
-    from sic.directory import CONFIG, RUN, read_config
+    from sic.directory import CONFIG, RUN, read_config, read_run
     from sic.model import fit
 
     resume = (folder / RUN).is_file()
+    if resume:
+        before, now = Path(read_run(folder)["data"]["opened_with"]["where"]), Path(data).resolve()
+        if str(before) != data and now not in (before, *before.parents) and before not in now.parents:
+            raise SicError(f"{folder} was trained on {before}, not on {data}; choose another --out.")
     if resume and (folder / CONFIG).is_file() and read_config(folder)[0].figures:
         from sic.training import recorded_settings
 
@@ -168,16 +172,13 @@ def _finished(runs: list[str]) -> list[Entry]:
         folder, way = (Path(path), attribution) if colon and not Path(rest).exists() else (Path(rest), None)
         config, _ = read_config(folder)
         method = config.method + (f":{way}" if way else "")
-        found.append((name if equals else None, method, config.backbone, Entry(method, folder, _seed(config), way)))
-    several = len({backbone for _, _, backbone, _ in found}) > 1
+        entry = Entry(method, folder, int(config.training.get("seed", 0)), way)
+        found.append((name if equals else None, config.backbone, entry))
+    several = len({backbone for _, backbone, _ in found}) > 1
     return [
-        Entry(said or (f"{method} {backbone}" if several else method), entry.folder, entry.seed, entry.attribution)
-        for said, method, backbone, entry in found
+        replace(entry, name=said or (f"{entry.name} {backbone}" if several else entry.name))
+        for said, backbone, entry in found
     ]
-
-
-def _seed(config: Any) -> int:
-    return int(config.training.get("seed", 0))
 
 
 def _results(
@@ -273,9 +274,7 @@ def _show(report: dict[str, Any]) -> None:
     for name, seeds in report["seeds"].items():
         shown.add_column(f"{name}\n{len(seeds)} seed{'s' if len(seeds) > 1 else ''}", justify="right")
     for row in rows:
-        label = f"{row.kind.label}{' (%)' if row.kind.percent else ''}"
-        texts = [
-            f"[bold]{c.text(row.kind)}[/bold]" if m in row.best else c.text(row.kind) for m, c in row.cells.items()
-        ]
-        shown.add_row(label, *texts)
+        texts = {method: found.text(row.kind) for method, found in row.cells.items()}
+        bold = [f"[bold]{text}[/bold]" if method in row.best else text for method, text in texts.items()]
+        shown.add_row(row.kind.title, *bold)
     OUT.print(shown)

@@ -20,6 +20,11 @@ class Metric:
     """Is higher better? None: neither."""
     percent: bool = False
 
+    @property
+    def title(self) -> str:
+        """The label, with the unit."""
+        return f"{self.label}{' (%)' if self.percent else ''}"
+
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric("accuracy", percent=True),
@@ -171,12 +176,8 @@ def markdown(rows: Sequence[Row]) -> str:
     ]
     for row in rows:
         texts = [f"**{c.text(row.kind)}**" if m in row.best else c.text(row.kind) for m, c in row.cells.items()]
-        lines.append(f"| {_label(row.kind)} | " + " | ".join(texts) + " |")
+        lines.append(f"| {row.kind.title} | " + " | ".join(texts) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _label(kind: Metric) -> str:
-    return f"{kind.label}{' (%)' if kind.percent else ''}"
 
 
 def latex(rows: Sequence[Row]) -> str:
@@ -190,7 +191,7 @@ def latex(rows: Sequence[Row]) -> str:
             text = c.text(row.kind, " \\pm ")
             bold = f"\\mathbf{{{text}}}" if method in row.best else text
             texts.append("--" if c.mean is None else f"${bold}$")
-        lines.append(" & ".join([_escaped(_label(row.kind)), *texts]) + " \\\\")
+        lines.append(" & ".join([_escaped(row.kind.title), *texts]) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
