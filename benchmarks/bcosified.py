@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             training.fit(data, settings, folder, workers=arguments.workers)
             classifier = directory.load(folder).classifier
     samples = data.splits["test"]
-    out = logits(classifier.to(GPU), [sample.path for sample in samples], settings.preprocessing, GPU)
+    out = logits(classifier.to(GPU), [sample.path for sample in samples], settings.preprocessing)
     figures = accuracy_figures(out, samples, data.task, data.classes)
     if data.task == "single":
         truth = [sample.labels[0] for sample in samples]

@@ -1,12 +1,21 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    precision_recall_fscore_support,
+    roc_auc_score,
+)
+from torchmetrics.functional.classification import multiclass_auroc, multiclass_average_precision
 
-from sic.data.dataset import Box, Sample
-from sic.evaluate.accuracy import accuracy_figures
+from sic.data.dataset import Box, Sample, Task
+from sic.evaluate.accuracy import accuracy_figures, detailed_figures
 
 
 def samples(labels: list[tuple[int, ...]]) -> list[Sample]:
@@ -132,3 +141,63 @@ def test_what_a_sample_is_unsure_about_counts_neither_way() -> None:
 def test_a_class_that_no_image_shows_has_no_precision() -> None:
     figures = accuracy_figures(random_logits(5, 2), samples([(0,)] * 5), "multi", ["shown", "never"])
     assert figures["average_precision"] == {"shown": 1.0, "never": None} and figures["map"] == 1
+
+
+def detailed(logits: torch.Tensor, labels: list[tuple[int, ...]], task: Task) -> dict[str, Any]:
+    names = "abcdefgh"[: logits.shape[1]]
+    found = detailed_figures(logits, logits.double().sigmoid(), samples(labels), task, names)
+    same = accuracy_figures(logits, samples(labels), task, names)
+    assert {name: found[name] for name in same} == same
+    return found
+
+
+def test_details_of_single_labels_against_torchmetrics_and_scikit_learn() -> None:
+    logits = random_logits(60, 4)
+    truth = np.random.default_rng(1).integers(0, 4, 60)
+    found = detailed(logits, [(int(t),) for t in truth], "single")
+    labels, answers = torch.from_numpy(truth), logits.argmax(1).numpy()
+    areas = multiclass_auroc(logits.sigmoid(), labels, 4, average=None)
+    assert [row["auroc"] for row in found["per_class"]] == pytest.approx(areas.tolist(), abs=1e-6)
+    assert found["auroc"] == pytest.approx(areas.mean().item(), abs=1e-6)
+    precisions = multiclass_average_precision(logits.sigmoid(), labels, 4, average=None)
+    assert [row["average_precision"] for row in found["per_class"]] == pytest.approx(precisions.tolist(), abs=1e-6)
+    assert found["map"] == pytest.approx(precisions.mean().item(), abs=1e-6)
+    precision, recall, _, count = precision_recall_fscore_support(truth, answers)
+    assert [row["precision"] for row in found["per_class"]] == pytest.approx(precision.tolist())
+    assert [row["recall"] for row in found["per_class"]] == pytest.approx(recall.tolist())
+    assert [row["images"] for row in found["per_class"]] == count.tolist()
+    assert found["confusion"] == confusion_matrix(truth, answers).tolist()
+    assert len(found["reliability"]) == 15 and 0 < found["ece"] < 1
+
+
+def test_details_of_several_labels_against_scikit_learn() -> None:
+    logits, hot = random_logits(50, 5), random_labels(50, 5)
+    found = detailed(logits, [tuple(np.flatnonzero(row).tolist()) for row in hot], "multi")
+    areas = roc_auc_score(hot, logits.numpy(), average=None)
+    assert [row["auroc"] for row in found["per_class"]] == pytest.approx(areas.tolist())
+    precision, recall, _, _ = precision_recall_fscore_support(hot, logits.numpy() >= 0)
+    assert [row["precision"] for row in found["per_class"]] == pytest.approx(precision.tolist())
+    assert [row["recall"] for row in found["per_class"]] == pytest.approx(recall.tolist())
+    assert "confusion" not in found
+
+
+def test_a_class_without_images_or_answers_has_no_figures() -> None:
+    logits = torch.tensor([[3.0, 1, 0], [1, 2, 0], [2, 0, 1]])
+    found = detailed(logits, [(0,), (0,), (1,)], "single")
+    never = found["per_class"][2]
+    assert never == {
+        "class": "c",
+        "images": 0,
+        "recall": None,
+        "precision": None,
+        "average_precision": None,
+        "auroc": None,
+    }
+    assert found["confusion"] == [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
+    # Class a is found in 0 and 2, right once; scores 3, 1 against 2: half of the pairs.
+    assert (found["per_class"][0]["precision"], found["per_class"][0]["auroc"]) == (0.5, 0.5)
+
+
+def test_of_several_right_answers_the_given_one_is_the_truth() -> None:
+    logits = torch.tensor([[0.0, 1, 2], [0, 2, 1], [2, 1, 0]])
+    assert detailed(logits, [(0, 2), (0, 2), (0, 1)], "single")["confusion"] == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]

@@ -29,17 +29,21 @@ SETTINGS = {"antialias": "antialiased", "supports": "supports_per_class", "suppo
 SCORES = {"accuracy": "Accuracy", "map": "Mean average precision"}
 
 
-def _with_flags_of_train(command: Callable[..., None]) -> Callable[..., None]:
-    """What `sic train` takes, `sic search` takes for all of its trials, but for what it says itself."""
-    own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    taken = {"resume", *(p.name for p in own)}
-    parameters = [*own, *(p for p in inspect.signature(train).parameters.values() if p.name not in taken)]
-    setattr(command, "__signature__", inspect.Signature(parameters))  # noqa: B010
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
+def with_flags_of_train(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """What `sic train` takes, the command takes for all that it trains, but for what it says itself, and `without`."""
+
+    def extend(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        taken = {*without, *(p.name for p in own)}
+        parameters = [*own, *(p for p in inspect.signature(train).parameters.values() if p.name not in taken)]
+        setattr(command, "__signature__", inspect.Signature(parameters))  # noqa: B010
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
+
+    return extend
 
 
-@_with_flags_of_train
+@with_flags_of_train("resume")
 def search(
     context: typer.Context,
     data: Annotated[str, typer.Argument(help="A folder of images, a table of them, or `birds` (built in).")],

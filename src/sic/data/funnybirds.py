@@ -1,7 +1,7 @@
 """The FunnyBirds layout: real FunnyBirds and the built-in birds alike."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,25 @@ def _read(root: Path) -> tuple[list[dict[str, Any]], dict[str, list[Sample]]]:
     return classes, splits
 
 
+def class_parts(root: Path) -> list[list[int]]:
+    """C×P: which variant of each of the `PARTS` every class has."""
+    classes = sorted(_json(root / "classes.json"), key=lambda entry: entry["class_idx"])
+    return [[entry["parts"][part] for part in PARTS] for entry in classes]
+
+
+def object_counts(root: Path, samples: Sequence[Sample]) -> list[int]:
+    """How many background objects each of these test images has; hidden ones count."""
+    scenes = _json(root / "dataset_test.json")
+    return [scenes[int(Path(sample.id).stem)]["bg_objects"].count(",") for sample in samples]
+
+
+def has_interventions(root: Path, samples: Sequence[Sample]) -> bool:
+    """Whether these are test images that also exist without their parts."""
+    return all(
+        part_map(root, sample).is_file() and without_parts(root, sample, set(PARTS)).is_file() for sample in samples
+    )
+
+
 def part_map(root: Path, sample: Sample) -> Path:
     """The picture of where a test image's parts are."""
     return root / sample.id.replace("test/", "test_part_map/", 1)
@@ -69,5 +88,13 @@ def part_map(root: Path, sample: Sample) -> Path:
 def without_parts(root: Path, sample: Sample, removed: set[str]) -> Path:
     """The test image rendered again without some of its parts."""
     kept = "_".join(part for part in PARTS if part not in removed)
-    folder = (root / sample.id.replace("test/", "test_interventions/", 1)).with_suffix("")
-    return folder / f"body_{kept}.png"
+    return _interventions(root, sample) / f"body_{kept}.png"
+
+
+def without_object(root: Path, sample: Sample, number: int) -> Path:
+    """The test image rendered again without one of its background objects."""
+    return _interventions(root, sample) / "background_interventions" / f"{number}.png"
+
+
+def _interventions(root: Path, sample: Sample) -> Path:
+    return (root / sample.id.replace("test/", "test_interventions/", 1)).with_suffix("")

@@ -1,0 +1,189 @@
+"""Maps against the model they explain: take away what they name, shake the image, randomise the weights."""
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.stats import rankdata
+from torch import Tensor, nn
+
+from sic.evaluate.outputs import Watch, device_of, nobody, probabilities
+from sic.methods import Classifier
+
+STEPS = 20
+CELLS = 32
+"""Cells along a side that pixels are taken away in: single pixels here and there are noise, which says little."""
+SHAKE = 0.01
+"""Standard deviation of the noise that should not change an explanation; a grey level is 0.004."""
+SURVIVES = 0.5
+"""Mean similarity from which a map has survived that its network was randomised."""
+
+
+def _batches(images: Tensor, targets: Tensor, size: int = 8) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(images.split(size), targets.split(size), strict=True)
+
+
+def cell_order(maps: Tensor, cell: int) -> Tensor:
+    """N×H×W → N×H×W: the rank of each pixel's cell (cell×cell pixels), 0 for the highest sum, as a share of all."""
+    sums = F.avg_pool2d(maps[:, None].double(), cell, ceil_mode=True, divisor_override=1)[:, 0]
+    ranks = sums.flatten(1).argsort(dim=1, descending=True, stable=True).argsort(dim=1).view_as(sums) / sums[0].numel()
+    wide = ranks.repeat_interleave(cell, 1).repeat_interleave(cell, 2)
+    return wide[:, : maps.shape[1], : maps.shape[2]]
+
+
+def blurred(images: Tensor) -> Tensor:
+    """Without details: averaged over a quarter of the width, twice."""
+    reach = max(1, images.shape[-1] // 8)
+    for _ in range(2):
+        padded = F.pad(images, (reach,) * 4, mode="reflect")
+        images = F.avg_pool2d(padded, 2 * reach + 1, 1)
+    return images
+
+
+@torch.no_grad()
+def removal_curves(classifier: Classifier, start: Tensor, end: Tensor, order: Tensor, targets: Tensor) -> Tensor:
+    """2×N×(STEPS + 1) while `start` turns into `end`, cells of the lowest `order` first: is the target still the
+    answer (0 or 1), and its probability."""
+    found = []
+    for share in torch.linspace(0, 1, STEPS + 1).tolist():
+        logits = classifier(torch.where((order < share)[:, None], end, start))
+        probability = probabilities(classifier, logits).gather(1, targets[:, None])[:, 0]
+        found.append(torch.stack([(logits.argmax(1) == targets).double(), probability]))
+    return torch.stack(found, 2).cpu()
+
+
+def deletion_insertion(
+    classifier: Classifier, images: Tensor, targets: Tensor, seed: int = 0, watch: Watch = nobody
+) -> dict[str, Any]:
+    """What becomes of the answers `targets` (N) when the most contributing pixels go, or come, first?
+
+    deletion: pixels become the image's mean colour; insertion: a blurred image becomes sharp again. `curve`: the share
+    of images whose answer is the same; `probability_curve`: the mean probability of that class, which can stay high
+    in a picture without anything in it where classes do not compete. `area` is the mean of a curve (deletion: the
+    lower the better), `random_` the same in random order; `beats_random`: in how many of the images the order of the
+    explanation is the better one.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    device = device_of(classifier)
+    cell = max(1, images.shape[-1] // CELLS)
+    found: dict[str, list[Tensor]] = {"deletion": [], "insertion": []}
+    for batch, wanted in _batches(images.to(device), targets.to(device)):
+        maps = classifier.explain(batch, wanted).maps
+        orders = cell_order(maps, cell), cell_order(torch.rand(maps.shape, generator=generator).to(device), cell)
+        grey, soft = batch.mean((2, 3), keepdim=True).expand_as(batch), blurred(batch)
+        for name, start, end in (("deletion", batch, grey), ("insertion", soft, batch)):
+            curves = [removal_curves(classifier, start, end, order, wanted) for order in orders]
+            found[name].append(torch.stack(curves))
+        watch("deletion", sum(curves.shape[2] for curves in found["deletion"]), len(images))
+    result: dict[str, Any] = {"images": len(images), "cell": cell}
+    return result | {name: _curve_figures(torch.cat(curves, 2), name) for name, curves in found.items()}
+
+
+def _curve_figures(curves: Tensor, name: str) -> dict[str, Any]:
+    """Of 2 (explanation, random) × 2 (answer, probability) × N × steps."""
+    areas = torch.trapezoid(curves, dx=1 / STEPS, dim=3)
+    gain = areas[0, 0] - areas[1, 0] if name == "insertion" else areas[1, 0] - areas[0, 0]
+    figures: dict[str, Any] = {"beats_random": (gain > 0).double().mean().item()}
+    for order, before in enumerate(("", "random_")):
+        for kind, middle in enumerate(("", "probability_")):
+            figures[f"{before}{middle}area"] = areas[order, kind].mean().item()
+            figures[f"{before}{middle}curve"] = curves[order, kind].mean(0).tolist()
+    return figures
+
+
+def rank_correlations(one: Tensor, other: Tensor) -> Tensor:
+    """Spearman's ρ of N×H×W maps, N; 0 where a map is the same everywhere."""
+    ranks = [torch.from_numpy(rankdata(maps.flatten(1).cpu().numpy(), axis=1)) for maps in (one, other)]
+    centred = [r - r.mean(1, keepdim=True) for r in ranks]
+    norms = centred[0].norm(dim=1) * centred[1].norm(dim=1)
+    return (centred[0] * centred[1]).sum(1) / norms.clamp_min(1e-12)
+
+
+def structural_similarities(one: Tensor, other: Tensor) -> Tensor:
+    """SSIM of N×H×W maps, each by its own largest value, N; 0 where a map is zero everywhere."""
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    tops = [maps.abs().amax((1, 2), keepdim=True) for maps in (one, other)]
+    first, second = ((maps / top.clamp_min(1e-30))[:, None] for maps, top in zip((one, other), tops, strict=True))
+    found = structural_similarity_index_measure(first, second, data_range=2.0, reduction="none")
+    assert isinstance(found, Tensor)
+    return torch.where((tops[0] * tops[1])[:, 0, 0] > 0, found.view(-1), 0).cpu()
+
+
+def stability(
+    classifier: Classifier, images: Tensor, targets: Tensor, repeats: int = 3, seed: int = 0, watch: Watch = nobody
+) -> dict[str, Any]:
+    """How much maps change when noise that nobody sees (`SHAKE`) is added to the images.
+
+    `rank_correlation` and `worst` of it; `relative_change`, ‖φ' - φ‖ / ‖φ‖; `logit_change`, |s' - s|.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    device = device_of(classifier)
+    correlations, changes, logits = [], [], []
+    for batch, wanted in _batches(images.to(device), targets.to(device)):
+        before = classifier.explain(batch, wanted)
+        for _ in range(repeats):
+            shaken = batch + SHAKE * torch.randn(batch.shape, generator=generator).to(batch)
+            after = classifier.explain(shaken.clamp(0, 1), wanted)
+            correlations.append(rank_correlations(before.maps, after.maps))
+            norms = before.maps.flatten(1).norm(dim=1).clamp_min(1e-12)
+            changes.append(((after.maps - before.maps).flatten(1).norm(dim=1) / norms).cpu())
+            logits.append((after.value - before.value).abs().cpu())
+        watch("stability", min(sum(map(len, logits)) // repeats, len(images)), len(images))
+    found = torch.cat(correlations)
+    return {
+        "images": len(images),
+        "noise": SHAKE,
+        "rank_correlation": found.mean().item(),
+        "worst": found.min().item(),
+        "relative_change": torch.cat(changes).mean().item(),
+        "logit_change": torch.cat(logits).mean().item(),
+    }
+
+
+def randomised(network: nn.Module, share: float, seed: int = 0) -> nn.Module:
+    """A copy in which a share of the parameters, from the output back, is noise of the same mean and spread."""
+    generator = torch.Generator().manual_seed(seed)
+    twin = copy.deepcopy(network)
+    parameters = list(twin.parameters())[::-1]
+    with torch.no_grad():
+        for value in parameters[: math.ceil(share * len(parameters))]:
+            spread = value.std(correction=0)
+            fresh = torch.randn(value.shape, generator=generator).to(value)
+            value.copy_(value.mean() + spread * fresh)
+    return twin
+
+
+def randomisation(
+    classifier: Classifier, images: Tensor, targets: Tensor, seed: int = 0, watch: Watch = nobody
+) -> dict[str, Any]:
+    """Adebayo et al.'s sanity check: maps before and after randomising the network, from the output back.
+
+    A map that looks the same when nothing is left of what was learned explains the image, not the model: it fails.
+    """
+    assert isinstance(classifier, nn.Module)
+    device = device_of(classifier)
+    shares = (0.25, 0.5, 0.75, 1.0)
+    twins: list[Any] = [randomised(classifier, share, seed) for share in shares]
+    ranks, structures = np.zeros((len(shares), len(images))), np.zeros((len(shares), len(images)))
+    done = 0
+    for batch, wanted in _batches(images.to(device), targets.to(device)):
+        before = classifier.explain(batch, wanted).maps
+        rows = slice(done, done + len(batch))
+        for number, twin in enumerate(twins):
+            after = twin.explain(batch, wanted).maps
+            ranks[number, rows] = rank_correlations(before, after)
+            structures[number, rows] = structural_similarities(before, after)
+        done += len(batch)
+        watch("randomisation", done, len(images))
+    stages = [
+        {"randomised": share, "rank_correlation": float(r.mean()), "ssim": float(s.mean())}
+        for share, r, s in zip(shares, ranks, structures, strict=True)
+    ]
+    last = stages[-1]
+    survives = max(abs(last["rank_correlation"]), last["ssim"]) >= SURVIVES
+    return {"images": len(images), "passed": not survives, "limit": SURVIVES, "stages": stages}

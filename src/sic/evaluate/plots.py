@@ -1,0 +1,139 @@
+"""Plots of what was measured."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from sic.evaluate.compare import Row, Values
+
+BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
+NAMED = 30
+"""Classes up to which a confusion matrix names them."""
+
+
+def draw(result: Mapping[str, Any], classes: Sequence[str], folder: Path) -> list[Path]:
+    """A PNG for each thing in the `result` of a `Suite` that can be drawn."""
+    figures: dict[str, Figure] = {}
+    accuracy = result.get("accuracy", {})
+    if "reliability" in accuracy:
+        figures["reliability"] = reliability(accuracy["reliability"], accuracy["ece"])
+    if "confusion" in accuracy:
+        figures["confusion"] = confusion(np.array(accuracy["confusion"]), classes)
+    if "faithfulness" in result:
+        figures["deletion"] = removal(result["faithfulness"])
+    return [save(figure, folder / f"{name}.png") for name, figure in figures.items()]
+
+
+def save(figure: Figure, path: Path) -> Path:
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a dollar in a class's name is a dollar
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path
+
+
+def _axes(title: str, width: float = 5.4, height: float = 5.0) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, fontsize=12, weight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def reliability(curve: Sequence[Mapping[str, Any]], error: float | None) -> Figure:
+    """Confidence against accuracy, with the number of answers below."""
+    figure = Figure(figsize=(5.4, 5.6), dpi=130, layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    used = [b for b in curve if b["answers"]]
+    top.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--", label="perfectly calibrated")
+    x, y = [b["confidence"] for b in used], [b["accuracy"] for b in used]
+    top.plot(x, y, color=BLUE, marker="o", ms=4, lw=1.6, label="this model")
+    for b in used:
+        top.plot([b["confidence"]] * 2, [b["confidence"], b["accuracy"]], color=RED, lw=1, alpha=0.6)
+    title = "Reliability" if error is None else f"Reliability: expected calibration error {error:.3f}"
+    top.set_title(title, fontsize=12, weight="bold")
+    top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share that is right")
+    top.legend(frameon=False, fontsize=9, loc="upper left")
+    width = curve[0]["high"] - curve[0]["low"]
+    bottom.bar([b["low"] for b in curve], [b["answers"] for b in curve], 0.92 * width, align="edge", color=BLUE)
+    bottom.set(xlabel="probability that the model gives", ylabel="answers")
+    for axes in (top, bottom):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def confusion(counts: np.ndarray, classes: Sequence[str]) -> Figure:
+    """True classes in rows, answers in columns; each row is coloured by its own shares."""
+    number = len(classes)
+    side = min(3.6 + 0.3 * number, 12)
+    figure, axes = _axes("Answers by true class", side + 1.2, side)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    picture = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.spines[:].set_visible(False)
+    axes.set(xlabel="answer", ylabel="true class")
+    if number <= NAMED:
+        axes.set_xticks(range(number), classes, rotation=90, fontsize=8)
+        axes.set_yticks(range(number), classes, fontsize=8)
+        for row, column in zip(*np.nonzero(counts), strict=True):
+            colour = "white" if shares[row, column] > 0.5 else "#222222"
+            axes.text(column, row, counts[row, column], ha="center", va="center", fontsize=7, color=colour)
+    figure.colorbar(picture, ax=axes, shrink=0.7, label="share of the true class's images")
+    return figure
+
+
+def removal(found: Mapping[str, Any]) -> Figure:
+    """Deletion and insertion, in the order of the explanation and in random order."""
+    figure = Figure(figsize=(9, 4), dpi=130, layout="constrained")
+    for axes, (name, what) in zip(
+        figure.subplots(1, 2, sharey=True),
+        {"deletion": "pixels taken away", "insertion": "pixels made sharp"}.items(),
+        strict=True,
+    ):
+        curves = found[name]
+        shares = np.linspace(0, 1, len(curves["curve"]))
+        for key, label, colour in (("", "by contribution", BLUE), ("random_", "in random order", GREY)):
+            area = curves[f"{key}area"]
+            axes.plot(shares, curves[f"{key}curve"], color=colour, lw=1.8, label=f"{label} (area {area:.2f})")
+        axes.set_title(name.capitalize(), fontsize=12, weight="bold")
+        axes.set(xlabel=f"share of {what}", xlim=(0, 1), ylim=(0, 1.02))
+        axes.legend(frameon=False, fontsize=9, loc="best")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel(f"share of {found['images']} images with the same answer")
+    return figure
+
+
+def bars(rows: Sequence[Row], values: Mapping[str, Values], palette: Sequence[str]) -> Figure:
+    """A panel for each metric that has a better and a worse: a bar per method, its spread, a dot per seed.
+
+    What alpha gives in FunnyBirds is left to the table.
+    """
+    drawn = [row for row in rows if row.kind.higher is not None and not row.name.endswith("_alpha")]
+    methods = list(values)
+    across = min(4, max(len(drawn), 1))
+    down = max(1, -(-len(drawn) // across))
+    size = (2.6 * across + 1.4, (0.3 * len(methods) + 0.75) * down + 0.3)
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharey=True)
+    for axes in grid.ravel()[len(drawn) :]:
+        axes.set_visible(False)
+    for axes, row in zip(grid.ravel(), drawn, strict=False):
+        for place, method in enumerate(methods):
+            cell = row.cells[method]
+            if cell.mean is not None:
+                colour = palette[place % len(palette)]
+                axes.barh(place, cell.mean, 0.7, color=colour, alpha=0.75, xerr=cell.spread, capsize=2.5)
+            seeds = [value for value in values[method][row.name] if value is not None]
+            if len(seeds) > 1:
+                axes.plot(seeds, [place] * len(seeds), "o", ms=3, color="#222222", alpha=0.7)
+        axes.set_title(f"{row.kind.label} {'↑' if row.kind.higher else '↓'}", fontsize=9)
+        axes.set_yticks(range(len(methods)), methods, fontsize=8)
+        axes.tick_params(axis="x", labelsize=7.5)
+        axes.set_xlim(min(0, axes.get_xlim()[0]), max(1, axes.get_xlim()[1]) if row.name != "ece" else None)
+        axes.spines[["top", "right"]].set_visible(False)
+    grid[0, 0].invert_yaxis()
+    return figure

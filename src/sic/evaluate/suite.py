@@ -1,0 +1,149 @@
+"""All protocols that apply to some data, on one model."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sic.data.dataset import ImageData, Task
+from sic.data.funnybirds import has_interventions
+from sic.data.images import Preprocessing
+from sic.errors import SicError
+from sic.evaluate.accuracy import detailed_figures
+from sic.evaluate.faithfulness import deletion_insertion, randomisation, stability
+from sic.evaluate.funnybirds import funnybirds
+from sic.evaluate.held_out import HeldOut, spread
+from sic.evaluate.localisation import box_pointing_game, grid_pointing_game
+from sic.evaluate.outputs import Watch, logits, nobody, odds, probabilities, view_batches
+from sic.evaluate.unfamiliar import blurred_noise, drawn_birds, noise, unfamiliar
+from sic.methods import Classifier
+
+PROTOCOLS = ("accuracy", "funnybirds", "localisation", "faithfulness", "unfamiliar")
+MOST = {"faithfulness": 32, "boxes": 500, "grids": 32, "strangers": 200}
+"""Images (or grids of them) that are looked at where nobody says how many."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is evaluated."""
+
+    classifier: Classifier
+    classes: Sequence[str]
+    task: Task
+    preprocessing: Preprocessing
+
+
+@dataclass
+class Suite:
+    """The protocols, one method each: figures, or the reason why there are none. Logits are computed once."""
+
+    subject: Subject
+    data: ImageData
+    images: HeldOut
+    limit: int | None = None
+    """Of all protocols: no more images than this, spread evenly."""
+    strangers: Mapping[str, Iterable[Tensor]] = field(default_factory=dict)
+    """More kinds of unfamiliar images: batches by name."""
+    seed: int = 0
+    watch: Watch = nobody
+
+    def __post_init__(self) -> None:
+        everything = self.images.samples
+        self.samples = [everything[row] for row in spread(len(everything), self.limit)]
+        paths = [sample.path for sample in self.samples]
+        classifier, view = self.subject.classifier, self.subject.preprocessing
+        self.logits = logits(classifier, paths, view, lambda *count: self.watch("predictions", *count))
+        self.probabilities = probabilities(classifier, self.logits)
+
+    def run(self, only: Sequence[str] = PROTOCOLS) -> dict[str, Any]:
+        """Figures by protocol; `left_out` says which do not apply, and why."""
+        result: dict[str, Any] = {
+            "data": self.images.name,
+            "caution": self.images.caution,
+            "images": len(self.samples),
+            "left_out": {},
+        }
+        for name in only:
+            protocol: Callable[[], dict[str, Any] | str] = getattr(self, name)
+            found = protocol()
+            if isinstance(found, str):
+                result["left_out"][name] = found
+            else:
+                result[name] = plain(found)
+        return result
+
+    def _most(self, what: str) -> int:
+        return min(MOST[what], self.limit or MOST[what])
+
+    def accuracy(self) -> dict[str, Any]:
+        # Where classes compete, a yes is a probability of 50 % and not a logit of 0.
+        compete = getattr(self.subject.classifier, "loss", "bce") == "ce"
+        scores = odds(self.probabilities) if compete else self.logits
+        return detailed_figures(scores, self.probabilities, self.samples, self.subject.task, self.subject.classes)
+
+    def funnybirds(self) -> dict[str, Any] | str:
+        if self.data.layout != "FunnyBirds" or not has_interventions(self.data.root, self.samples):
+            return "the images do not exist without each of their parts, as those of FunnyBirds do"
+        if list(self.subject.classes) != list(self.data.classes):
+            return "the model's classes are not all classes of the data"
+        return funnybirds(self.subject.classifier, self.data.root, self.samples, self.subject.preprocessing, self.watch)
+
+    def localisation(self) -> dict[str, Any] | str:
+        classifier, view = self.subject.classifier, self.subject.preprocessing
+        found: dict[str, Any] = {}
+        for side in (2, 3):
+            game = grid_pointing_game(
+                classifier, self.samples, view, self.probabilities, side, self._most("grids"), self.seed, self.watch
+            )
+            if game is not None:
+                found[f"grid_{side}x{side}"] = game
+        boxed = [row for row, sample in enumerate(self.samples) if sample.boxes]
+        chosen = [boxed[number] for number in spread(len(boxed), self._most("boxes"))]
+        boxes = box_pointing_game(
+            classifier, [self.samples[row] for row in chosen], view, self.probabilities[chosen], self.watch
+        )
+        if boxes is not None:
+            found["boxes"] = boxes
+        return found or "there are no boxes, and too few classes of which an image is classified with confidence"
+
+    def faithfulness(self) -> dict[str, Any]:
+        rows = spread(len(self.samples), self._most("faithfulness"))
+        paths = [self.samples[row].path for row in rows]
+        images = torch.cat(list(view_batches(paths, self.subject.preprocessing)))
+        answers = self.logits[rows].argmax(1)
+        arguments = self.subject.classifier, images, answers
+        return deletion_insertion(*arguments, seed=self.seed, watch=self.watch) | {
+            "stability": stability(*arguments, seed=self.seed, watch=self.watch),
+            "randomisation": randomisation(*arguments, seed=self.seed, watch=self.watch),
+        }
+
+    def unfamiliar(self) -> dict[str, Any]:
+        count, size = self._most("strangers"), self.subject.preprocessing.size
+        kinds: dict[str, Iterable[Tensor]] = {
+            "noise": noise(count, size, self.seed).split(64),
+            "blurred noise": blurred_noise(count, size, self.seed).split(64),
+        }
+        if self.data.layout != "FunnyBirds":
+            kinds["drawn birds"] = drawn_birds(count, size, self.seed).split(64)
+        return unfamiliar(self.subject.classifier, self.logits, kinds | dict(self.strangers))
+
+
+def plain(content: Any) -> Any:
+    """The same for JSON, which knows no NaN: None is what could not be measured."""
+    if isinstance(content, dict):
+        return {key: plain(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [plain(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def chosen(only: str | None) -> list[str]:
+    """The protocols of a list with commas; all of them without one."""
+    names = list(PROTOCOLS) if only is None else [name.strip() for name in only.split(",")]
+    for name in names:
+        if name not in PROTOCOLS:
+            raise SicError(f"--only knows {', '.join(PROTOCOLS)}, not {name!r}.")
+    return names

@@ -1,0 +1,185 @@
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from sic import backbones
+from sic.data.dataset import Box, Sample
+from sic.data.images import Preprocessing
+from sic.evaluate.localisation import (
+    box_mask,
+    box_pointing_game,
+    cell_shares,
+    composite,
+    draw_grids,
+    grid_pointing_game,
+    pointing,
+)
+from sic.methods import SIC, Contributions
+
+SIZE = 24
+COLOURS = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1]])
+VIEW = Preprocessing(SIZE, SIZE, "squash")
+
+
+class Colours(nn.Module):
+    """Class c is the colour c: its logit is how much of the picture has it, its contributions are these pixels."""
+
+    def __init__(self, size: int | None = None) -> None:
+        super().__init__()
+        self.size = size
+        """The only size that it works at."""
+
+    def pixels(self, images: Tensor) -> Tensor:
+        if self.size not in (None, images.shape[-1]):
+            raise RuntimeError(f"{images.shape[-1]} px")
+        far = (images[:, None] - COLOURS[:, :, None, None]).abs().sum(2)
+        return (far < 0.3).float()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return 5 * self.pixels(images).mean((2, 3)) - 0.1
+
+    def explain(self, images: Tensor, targets: Tensor) -> Contributions:
+        columns = targets if targets.dim() == 2 else targets[:, None]
+        maps = self.pixels(images)[torch.arange(len(images))[:, None], columns]
+        maps = self.change(maps)
+        value = self(images).gather(1, columns)
+        weights = torch.zeros(*maps.shape[:2], 0, *maps.shape[2:])
+        return Contributions(maps, weights, value, torch.zeros_like(value)).reshape(targets.shape)
+
+    def change(self, maps: Tensor) -> Tensor:
+        return maps
+
+
+class Everywhere(Colours):
+    def change(self, maps: Tensor) -> Tensor:
+        return torch.ones_like(maps)
+
+
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
+    """Two images of each colour; a box around its patch, which covers a quarter of them."""
+    folder = tmp_path_factory.mktemp("patches")
+    samples = []
+    for number, (label, where) in enumerate(itertools.product(range(5), (0, 12))):
+        pixels = np.zeros((24, 24, 3), np.uint8)
+        pixels[where : where + 12, 0:12] = 255 * COLOURS[label].byte().numpy()
+        path = folder / f"{number}.png"
+        Image.fromarray(pixels).save(path)
+        samples.append(Sample(path.name, path, (label,), (Box(label, 0, where, 12, where + 12),)))
+    return samples
+
+
+def sure(samples: list[Sample]) -> Tensor:
+    """Probabilities of a model that is always right."""
+    return torch.eye(5)[[sample.labels[0] for sample in samples]]
+
+
+@pytest.mark.parametrize(("side", "height", "width"), [(2, 6, 8), (3, 7, 11)])
+def test_cells_against_a_loop(side: int, height: int, width: int) -> None:
+    maps = torch.randn(2, height, width, generator=torch.Generator().manual_seed(0))
+    expected = np.zeros((2, side * side))
+    for n, y, x in np.ndindex(2, height, width):
+        expected[n, (y * side // height) * side + x * side // width] += max(maps[n, y, x].item(), 0)
+    expected /= expected.sum(1, keepdims=True)
+    np.testing.assert_allclose(cell_shares(maps, side).numpy(), expected, rtol=1e-5)
+
+
+def test_a_map_without_positive_contributions_points_nowhere() -> None:
+    assert cell_shares(-torch.ones(4, 4), 2).tolist() == [0, 0, 0, 0]
+
+
+def test_cells_of_a_composite() -> None:
+    cells = torch.rand(9, 3, 4, 4)
+    image = composite(cells)
+    for number, (row, column) in enumerate(itertools.product(range(3), range(3))):
+        assert torch.equal(image[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4], cells[number])
+
+
+@pytest.mark.parametrize("size", [None, SIZE])
+def test_an_oracle_finds_the_cell(patches: list[Sample], size: int | None) -> None:
+    found = grid_pointing_game(Colours(size), patches, VIEW, sure(patches), 2, grids=5)
+    assert found is not None
+    assert found["share"] == pytest.approx(1) and found["spread"] == pytest.approx(0) and found["chance"] == 0.25
+    assert found["grids"] == 5 and found["pixels"] == (48 if size is None else 24)
+
+
+def test_a_map_that_is_the_same_everywhere_is_at_chance(patches: list[Sample]) -> None:
+    found = grid_pointing_game(Everywhere(), patches, VIEW, sure(patches), 2, grids=3)
+    assert found is not None and found["share"] == pytest.approx(0.25)
+
+
+def test_grids_are_of_distinct_confident_classes(patches: list[Sample]) -> None:
+    probabilities = 0.9 * sure(patches)
+    probabilities[4, 2] = 0.4  # not sure enough
+    probabilities[0] = torch.tensor([0.1, 0.8, 0, 0, 0])  # wrong
+    grids = draw_grids(patches, probabilities, 2, 50)
+    for row in grids:
+        assert len({patches[position].labels for position in row}) == 4
+    used = {position for row in grids for position in row}
+    assert used == set(range(10)) - {0, 4}
+    assert grids == draw_grids(patches, probabilities, 2, 50) != draw_grids(patches, probabilities, 2, 50, seed=1)
+    assert draw_grids(patches, probabilities, 3, 5) == []
+    assert grid_pointing_game(Colours(), patches, VIEW, probabilities, 3) is None
+
+
+@pytest.mark.parametrize("backbone", ["resnet_tiny", "vit_small"])
+def test_networks_see_the_grid_at_full_size(patches: list[Sample], backbone: str) -> None:
+    torch.manual_seed(0)
+    model = SIC(backbones.create(backbone), 5, 5, latent=8, temperature=0.1).eval()
+    model.set_supports(torch.rand(5, 8), torch.arange(5))
+    found = grid_pointing_game(model, patches, Preprocessing(32, 32, "squash"), sure(patches), 2, grids=2)
+    assert found is not None and found["pixels"] == 64 and 0 <= found["share"] <= 1
+
+
+def test_pointing_against_a_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    maps = torch.randn(6, 5, 7, generator=generator)
+    masks = torch.rand(6, 5, 7, generator=generator) < 0.3
+    for figures, map, mask in zip(pointing(maps, masks), maps.numpy(), masks.numpy(), strict=True):
+        positive = np.maximum(map, 0)
+        strongest = np.argsort(-map.ravel())[: mask.sum()]
+        expected = [positive[mask].sum() / positive.sum(), mask.ravel()[map.argmax()], mask.ravel()[strongest].mean()]
+        np.testing.assert_allclose(figures.numpy(), expected, rtol=1e-5)
+
+
+def test_an_oracle_points_into_the_box(patches: list[Sample]) -> None:
+    probabilities = sure(patches)
+    probabilities[3] = 0
+    found = box_pointing_game(Colours(), patches, VIEW, probabilities)
+    assert found is not None
+    assert found["all"] == pytest.approx({"maps": 10, "energy": 1, "hit": 1, "overlap": 1, "area": 0.25})
+    assert found["found"]["maps"] == 9
+
+
+def test_by_chance_it_is_the_area(patches: list[Sample]) -> None:
+    found = box_pointing_game(Everywhere(), patches, VIEW, sure(patches))
+    assert found is not None and found["all"]["energy"] == pytest.approx(0.25)
+
+
+def test_no_boxes_no_figures(patches: list[Sample]) -> None:
+    bare = [Sample(sample.id, sample.path, sample.labels) for sample in patches]
+    assert box_pointing_game(Colours(), bare, VIEW, sure(bare)) is None
+
+
+def test_boxes_follow_the_view() -> None:
+    """An image of 40×20 whose central square is enlarged from 20 to 10 pixels."""
+    mask = box_mask([Box(0, 10, 0, 20, 10), Box(0, 0, 0, 9, 20)], (40, 20), Preprocessing(10, 10, "crop"))
+    expected = torch.zeros(10, 10, dtype=torch.bool)
+    expected[:5, :5] = True
+    assert torch.equal(mask, expected)
+
+
+def test_one_map_for_each_class_with_a_box(tmp_path: Path) -> None:
+    pixels = np.zeros((12, 12, 3), np.uint8)
+    pixels[:6], pixels[6:] = (255, 0, 0), (0, 0, 255)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    boxes = (Box(0, 0, 0, 12, 6), Box(2, 0, 6, 12, 12), Box(1, 0, 0, 3, 3, difficult=True))
+    sample = Sample("a.png", tmp_path / "a.png", (0, 2, 4), boxes)
+    found = box_pointing_game(Colours(), [sample], VIEW, torch.tensor([[0.9, 0.9, 0.1, 0, 0]]))
+    assert found is not None and found["all"]["maps"] == 2 and found["found"]["maps"] == 1
+    assert found["all"]["energy"] == 1 and found["all"]["area"] == 0.5
