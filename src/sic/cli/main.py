@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from sic.cli import data, demo, explain, predict, search, train, verify
+from sic.cli import data, demo, explain, predict, search, supports, train, verify
 from sic.errors import SicError
 from sic.version import __version__
 
@@ -27,6 +27,7 @@ app.command("predict")(predict.predict)
 app.command("explain")(explain.explain)
 app.command("verify")(verify.verify)
 app.add_typer(data.app, name="data")
+app.add_typer(supports.app, name="supports")
 
 
 def _version(wanted: bool) -> None:

@@ -17,6 +17,8 @@ class Material:
     """Where the images of each split are."""
 
     root: Path
+    where: str
+    """What the data was opened as."""
     splits: dict[str, list[Sample]]
     """`train`, `validation` and `test` (which may be empty)."""
     skipped: dict[str, str] = field(default_factory=dict)
@@ -33,7 +35,9 @@ def find_material(
     `run.json` says which of them were held out; without it `data` must come with a validation split of its own.
     """
     run = read_run(folder) if (folder / RUN).is_file() else None
-    opened = open_data(progress=progress, **_where(folder, run, data))
+    arguments = _where(folder, run, data)
+    opened = open_data(progress=progress, **arguments)
+    where = str(arguments["where"])
     if list(opened.classes) != config.classes:
         raise SicError(
             f"{opened.root} holds other classes than {folder} knows; pass the images it was trained on: --data PATH."
@@ -45,8 +49,8 @@ def find_material(
                 "there, too, or pass folders train and val with --data PATH."
             )
         splits = {"train": opened.splits["train"], "validation": opened.splits["val"]}
-        return Material(opened.root, splits | {"test": opened.splits.get("test", [])})
-    return _recorded(folder, run, opened)
+        return Material(opened.root, where, splits | {"test": opened.splits.get("test", [])})
+    return _recorded(folder, run, opened, where)
 
 
 def _where(folder: Path, run: dict[str, Any] | None, data: str | Path | None) -> dict[str, Any]:
@@ -65,7 +69,7 @@ def _where(folder: Path, run: dict[str, Any] | None, data: str | Path | None) ->
     return dict(recorded)
 
 
-def _recorded(folder: Path, run: dict[str, Any], opened: ImageData) -> Material:
+def _recorded(folder: Path, run: dict[str, Any], opened: ImageData, where: str) -> Material:
     by_id = {sample.id: sample for split in ("train", "val") for sample in opened.splits.get(split, [])}
     splits = {split: [by_id[id] for id in run[split] if id in by_id] for split in ("train", "validation")}
     problems = []
@@ -79,4 +83,4 @@ def _recorded(folder: Path, run: dict[str, Any], opened: ImageData) -> Material:
             problems.append(f"{gone} of the {len(run[split])} {split} images are no longer in {opened.root}.")
     splits["test"] = opened.splits.get("test", [])
     skipped = {entry["file"]: entry["reason"] for entry in run["skipped"]}
-    return Material(opened.root, splits, skipped, problems)
+    return Material(opened.root, where, splits, skipped, problems)
