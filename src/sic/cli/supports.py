@@ -159,7 +159,7 @@ def reselect(
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Choose the supports of a class anew, as training does: pinned ones stay, what you took out is not chosen again."""
+    """Choose a class's supports anew, as training does: pinned ones stay, what you took out is not chosen again."""
     from sic.clinic import Edit
 
     _edit(context, Edit.reselect(label, supports), preview, data, json)
@@ -258,7 +258,7 @@ def _tell(clinic: "Clinic", outcome: "Outcome", action: str, preview: bool, json
         OUT.print(f"  as right or wrong as before: {same}", markup=False)
     if preview:
         OUT.print("Nothing was saved.")
-    elif action != "undo":
+    elif outcome.labels and action != "undo":
         OUT.print(f"Saved; to take it back: sic supports {clinic.folder} undo", markup=False)
 
 

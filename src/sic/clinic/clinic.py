@@ -40,6 +40,8 @@ class Clinic:
         """
         self.folder, self._data = Path(folder), data
         self._version = directory.read_config(self.folder)
+        if self._version[0].method != "sic":
+            raise SicError(f"{folder} is a {self._version[0].method} model: it has no supports to edit.")
         model = directory.load(self.folder, "cuda" if torch.cuda.is_available() else "cpu")
         self.material = find_material(self.folder, model.config, data)
         everyone = [sample for samples in self.material.splits.values() for sample in samples]
@@ -90,7 +92,10 @@ class Clinic:
         return compare(self.examined, self._with(self._plan(edit)[1]))
 
     def apply(self, edit: Edit) -> Outcome:
-        """Make the edit: supports, figures and history are written together, or not at all."""
+        """Make the edit: supports, figures and history are written together, or not at all.
+
+        An edit that changes nothing is not written.
+        """
         label, cases = self._plan(edit)
         after = self._with(cases)
         outcome = compare(self.examined, after)
@@ -106,7 +111,8 @@ class Clinic:
             [[case.source, case.pinned] for case in self.examined.cases if case.label == label],
             edit.force,
         )
-        self._save(after, [*self.history(), record])
+        if outcome.labels:
+            self._save(after, [*self.history(), record])
         return outcome
 
     def undo(self, steps: int = 1) -> Outcome:

@@ -61,8 +61,8 @@ def strangers(examined: Examined, commands: Commands) -> list[Finding]:
     overlap = _overlap(examined, examined.latents.of([sample.id for sample in samples]))
     found = []
     for index, case in enumerate(examined.cases):
-        order = overlap[index].argsort(descending=True, stable=True).tolist()
-        near = [samples[row] for row in order if samples[row].id != case.source][:NEIGHBOURS]
+        nearest = overlap[index].topk(min(NEIGHBOURS + 1, len(samples))).indices.tolist()
+        near = [samples[row] for row in nearest if samples[row].id != case.source][:NEIGHBOURS]
         others = Counter(sample.labels[0] for sample in near if sample.labels[0] != case.label)
         other, number = others.most_common(1)[0] if others else (case.label, 0)
         truth = labels.get(case.source, case.label)
@@ -75,7 +75,8 @@ def strangers(examined: Examined, commands: Commands) -> list[Finding]:
             Finding(
                 "A support of the wrong class",
                 "serious",
-                f"Support {index} ({case.source}) stands for {examined.classes[case.label]}, but {' and '.join(reasons)}.",
+                f"Support {index} ({case.source}) stands for {examined.classes[case.label]}, but "
+                f"{' and '.join(reasons)}.",
                 _exchange(examined, commands, index),
                 [index],
                 [case.source, *(sample.id for sample in near if sample.labels[0] == other)],
@@ -202,23 +203,17 @@ def saturated(examined: Examined, commands: Commands) -> list[Finding]:
 def label_suspects(examined: Examined, commands: Commands) -> list[Finding]:
     """Training images with far more evidence from another class's supports than from any of their own."""
     evidence = examined.evidence("train")
-    best = torch.stack(
-        [
-            evidence[:, own].amax(dim=1) if own else evidence.new_zeros(len(evidence))
-            for own in (_by_class(examined).get(label, []) for label in range(len(examined.classes)))
-        ],
-        dim=1,
-    )
+    logits = examined.logits(evidence)
+    best = torch.zeros_like(logits)
+    for label, own in _by_class(examined).items():
+        best[:, label] = evidence[:, own].amax(dim=1)
     suspects = []
-    for row, sample in enumerate(examined.splits["train"]):
-        if len(sample.labels) != 1:
-            continue
-        own = best[row, sample.labels[0]].item()
-        other = int(best[row].argmax())
-        ratio = best[row, other].item() / max(own, 1e-6)
-        logits = examined.logits(evidence[row : row + 1])[0]
-        if ratio >= TWICE and logits[other] >= 0:
-            suspects.append((ratio, sample, other))
+    for row, (strongest, other) in enumerate(zip(*(values.tolist() for values in best.max(dim=1)), strict=True)):
+        sample = examined.splits["train"][row]
+        if len(sample.labels) == 1 and logits[row, other] >= 0:
+            ratio = strongest / max(best[row, sample.labels[0]].item(), 1e-6)
+            if ratio >= TWICE:
+                suspects.append((ratio, sample, other))
     if not suspects:
         return []
     suspects.sort(key=lambda suspect: -suspect[0])

@@ -6,7 +6,6 @@ from typing import Any
 
 from sic.data import ImageData, Sample
 from sic.data import open as open_data
-from sic.data.dataset import Progress
 from sic.data.source import BUILT_IN
 from sic.directory import RUN, Config, read_run
 from sic.errors import SicError
@@ -27,16 +26,14 @@ class Material:
     """Sentences for the user."""
 
 
-def find_material(
-    folder: Path, config: Config, data: str | Path | None = None, progress: Progress | None = None
-) -> Material:
+def find_material(folder: Path, config: Config, data: str | Path | None = None) -> Material:
     """The images of the run that made the model in `folder`, at `data` if they are no longer where they were.
 
     `run.json` says which of them were held out; without it `data` must come with a validation split of its own.
     """
     run = read_run(folder) if (folder / RUN).is_file() else None
     arguments = _where(folder, run, data)
-    opened = open_data(progress=progress, **arguments)
+    opened = open_data(**arguments)
     where = str(arguments["where"])
     if list(opened.classes) != config.classes:
         raise SicError(
@@ -82,5 +79,5 @@ def _recorded(folder: Path, run: dict[str, Any], opened: ImageData, where: str) 
         if gone := len(run[split]) - len(samples):
             problems.append(f"{gone} of the {len(run[split])} {split} images are no longer in {opened.root}.")
     splits["test"] = opened.splits.get("test", [])
-    skipped = {entry["file"]: entry["reason"] for entry in run["skipped"]}
+    skipped = {entry["file"]: entry["reason"] for entry in run.get("skipped", [])}
     return Material(opened.root, where, splits, skipped, problems)

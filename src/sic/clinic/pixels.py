@@ -30,11 +30,11 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
 
     The limit is the one at which an explanation warns its reader. The demo's supports have 3 % at most.
     """
-    indices = [index for index, support in enumerate(examined.model.supports) if support.image is not None]
-    if not indices:
+    pictures = _pictures(examined)
+    if not pictures:
         return []
-    like = examined.model.classifier.support_vectors
-    images = torch.stack([to_tensor(examined.model.supports[index].image).to(like) for index in indices])  # type: ignore[arg-type]
+    indices = [*pictures]
+    images = torch.stack([*pictures.values()]).to(examined.model.classifier.support_vectors)
     shares = negative_share(support_contributions(examined.model.classifier, images, indices).maps).tolist()
     over = [(share, index) for share, index in zip(shares, indices, strict=True) if share > TOO_MUCH_NEGATIVE]
     if not over:
@@ -54,6 +54,18 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
             {"negative_share": share, "limit": TOO_MUCH_NEGATIVE},
         )
     ]
+
+
+def _pictures(examined: Examined) -> dict[int, Tensor]:
+    """Supports as the model sees them, 3×S×S: the copies that it keeps, else the training images."""
+    paths = {sample.id: sample.path for sample in examined.splits["train"]}
+    result = {}
+    for index, support in enumerate(examined.model.supports):
+        if support.image is not None:
+            result[index] = to_tensor(support.image)
+        elif support.source in paths:
+            result[index] = to_tensor(examined.model.config.preprocessing(read_image(paths[support.source])))
+    return result
 
 
 def background(examined: Examined, commands: Commands, progress: Progress | None = None) -> list[Finding]:
