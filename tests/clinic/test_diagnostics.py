@@ -59,7 +59,7 @@ def test_a_wrong_label_in_the_data_is_no_excuse(healthy: Examined) -> None:
     """The support lies among another class's images, whatever it is called."""
     yellow = next(sample.id for sample in healthy.splits["train"] if sample.id.startswith("yellow"))
     found = checks.strangers(sick(healthy, lambda v: v[4].copy_(healthy.latents.of([yellow])[0])), COMMANDS)
-    assert [finding.supports for finding in found] == [[4]]
+    assert [(finding.supports, finding.title) for finding in found] == [([4], "A support among another class")]
     assert "the data says" not in found[0].sentence and "are yellow" in found[0].sentence
 
 

@@ -76,7 +76,7 @@ def strangers(examined: Examined, commands: Commands) -> list[Finding]:
             continue
         found.append(
             Finding(
-                "A support of the wrong class",
+                "A support of the wrong class" if truth != case.label else "A support among another class",
                 "serious",
                 f"Support {index} ({case.source}) stands for {examined.classes[case.label]}, but "
                 f"{' and '.join(reasons)}.",
