@@ -1,6 +1,7 @@
 """`sic supports` from the outside, in this process: opening a clinic is cheap, starting torch is not."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,18 @@ def test_one_sentence_for_every_mistake(supports: Command, images: Path, tmp_pat
         assert "--data" in findings[0]["command"]
     finally:
         images.with_name("moved").rename(images)
+
+
+@pytest.mark.slow
+def test_a_model_that_was_really_trained(
+    trained: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its record is understood: reselecting finds what training found, and the figures are those it reached."""
+    out, said = trained
+    supports = Command(shutil.copytree(out, tmp_path / "copy"), monkeypatch, capsys)
+    for name in ("bird 0", "bird 3"):
+        assert supports.json("reselect", name)["labels"] == []
+    dropped = supports.json("drop", 0)
+    assert dropped["before"]["accuracy"] == pytest.approx(said["figures"]["validation"]["accuracy"])
+    assert supports.json("undo")["after"] == dropped["before"]
+    assert (supports.model / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()

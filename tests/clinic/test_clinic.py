@@ -183,6 +183,12 @@ def test_reselect_keeps_the_pinned_and_avoids_what_was_taken_out(model: Path) ->
         assert len({info.source for info in chosen}) == number
         assert [info.source for info in chosen if info.pinned] == [farthest]
         assert dropped not in [info.source for info in chosen]
+    clinic.apply(Edit.replace(farthest, dropped))
+    clinic.apply(Edit.replace(dropped, farthest))
+    clinic.apply(Edit.reselect("red", 7))
+    assert dropped not in [info.source for info in clinic.list()]
+    assert farthest in [info.source for info in clinic.list()]  # put back, so it is wanted again
+    clinic.apply(Edit.pin(farthest))
     clinic.apply(Edit.unpin(farthest))
     clinic.apply(Edit.reselect("red", 1))
     assert farthest not in [info.source for info in clinic.list()]
