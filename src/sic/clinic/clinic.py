@@ -46,6 +46,8 @@ class Clinic:
         classifier, preprocessing = model.classifier, model.config.preprocessing
         if not isinstance(classifier, SIC):
             raise SicError(f"{folder} is a {model.config.method} model: it has no supports to edit.")
+        if len({(support.label, support.source) for support in model.supports}) < len(model.supports):
+            raise SicError(f"The supports of {folder} are not single training images, so they cannot be exchanged.")
         self.material = find_material(self.folder, model.config, data)
         everyone = [sample for samples in self.material.splits.values() for sample in samples]
         latents, fresh = embed(classifier.encoder, preprocessing, self.folder, everyone, progress)
@@ -195,7 +197,7 @@ class Clinic:
                     image = self.examined.model.config.preprocessing(read_image(paths[case.source]))
                 except UnreadableImage as error:
                     raise SicError(f"{case.source} cannot be a support: {error}.") from None
-            result.append(Support(case.label, case.source, image, case.pinned))
+            result.append(Support(case.label, case.source, image, pinned=case.pinned))
         return result
 
 
