@@ -1,14 +1,20 @@
-"""Choosing and holding the cases that a SIC model reasons with."""
+"""Choosing, holding and editing the cases that a SIC model reasons with."""
 
+from sic.supports.edits import Case, Edit, find_support, replaced
 from sic.supports.select import HOW, How, Selection, select, select_class, select_how
-from sic.supports.store import Support, read_supports, write_supports
+from sic.supports.store import Support, read_supports, remove_unlisted, write_supports
 
 __all__ = [
     "HOW",
+    "Case",
+    "Edit",
     "How",
     "Selection",
     "Support",
+    "find_support",
     "read_supports",
+    "remove_unlisted",
+    "replaced",
     "select",
     "select_class",
     "select_how",
