@@ -54,12 +54,21 @@ def read(explanation: Explanation) -> str:
     return " ".join([*sentences, _checked(explanation.residual)])
 
 
-def _checked(residual: float) -> str:
-    """Whether the parts add up; a residual of 3e-7 is within 0.000001."""
+def within(residual: float) -> str | None:
+    """The decimal that a residual stays below, None from 0.001 on.
+
+    >>> within(3e-7), within(0.2)
+    ('0.000001', None)
+    """
     digits = next((digits for digits in range(7, 2, -1) if residual <= 10.0**-digits), None)
-    if digits is None:
+    return None if digits is None else f"{10.0**-digits:.{digits}f}"
+
+
+def _checked(residual: float) -> str:
+    """Whether the parts add up."""
+    error = within(residual)
+    if error is None:
         return f"Warning: pixels and bias do not add up to the score (they miss it by {residual:.2g})."
-    error = f"{10.0**-digits:.{digits}f}"
     return f"The arithmetic (not the answer) was checked: pixels and bias add up to the score to within {error}."
 
 

@@ -1,0 +1,96 @@
+"""What `sic evaluate` measured, where its `evaluation.json` lies beside the model."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sic.errors import SicError
+
+EVALUATION = "evaluation.json"
+AXES = {
+    "A": ("Accuracy", "share of right answers"),
+    "BI": ("Background independence", "background objects that do not matter to the answer"),
+    "Com": ("Completeness", "the parts that the explanation names are those that the answer needs"),
+    "Cor": ("Correctness", "parts matter to the answer in the order that the explanation says"),
+    "Con": ("Contrastivity", "the explanation changes with the class that is asked about"),
+}
+"""FunnyBirds' main figures: name and meaning."""
+RADIUS = 110
+
+
+@dataclass(frozen=True)
+class Ring:
+    """One polygon of the radar: whose explanation, its values by axis, and its corners."""
+
+    name: str
+    values: dict[str, float]
+    points: str
+
+
+@dataclass(frozen=True)
+class Spoke:
+    """One axis of the radar."""
+
+    name: str
+    meaning: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """FunnyBirds as a radar; localisation as names and numbers. Empty where not measured."""
+
+    spokes: list[Spoke]
+    rings: list[Ring]
+    images: int | None
+    localisation: dict[str, float | int | str]
+
+
+def read_measurements(folder: Path) -> Measurements:
+    """Of a model directory."""
+    file = folder / EVALUATION
+    if not file.is_file():
+        return Measurements([], [], None, {})
+    try:
+        content = dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise SicError(f"{file} is damaged ({error}); run sic evaluate again, or remove it.") from None
+    birds = content.get("funnybirds") or {}
+    spokes = [Spoke(*AXES[key], *_place(number, 1.0)) for number, key in enumerate(AXES)]
+    rings = [
+        _ring(kind, {**birds, **values})
+        for kind, values in birds.items()
+        if isinstance(values, dict) and "Com" in values
+    ]
+    return Measurements(spokes if rings else [], rings, birds.get("images"), flat(content.get("localisation") or {}))
+
+
+def flat(content: dict[str, Any], prefix: str = "") -> dict[str, float | int | str]:
+    """Single values of nested objects, named by the way to them; lists are left out.
+
+    >>> flat({"a": {"b": 1, "c": [2, 3]}, "d": "x"})
+    {'a: b': 1, 'd': 'x'}
+    """
+    found: dict[str, float | int | str] = {}
+    for name, value in content.items():
+        words = f"{prefix}{name.replace('_', ' ')}"
+        if isinstance(value, dict):
+            found |= flat(value, f"{words}: ")
+        elif isinstance(value, str | int | float):
+            found[words] = value
+    return found
+
+
+def _ring(kind: str, values: dict[str, Any]) -> Ring:
+    known = {AXES[key][0]: float(values[key]) for key in AXES if isinstance(values.get(key), int | float)}
+    numbers = [known.get(name, 0.0) for name, _ in AXES.values()]
+    corners = [_place(number, 0.0 if math.isnan(value) else value) for number, value in enumerate(numbers)]
+    return Ring(kind, known, " ".join(f"{x:.1f},{y:.1f}" for x, y in corners))
+
+
+def _place(number: int, value: float) -> tuple[float, float]:
+    angle = 2 * math.pi * number / len(AXES) - math.pi / 2
+    return round(RADIUS * value * math.cos(angle), 1), round(RADIUS * value * math.sin(angle), 1)
