@@ -18,8 +18,9 @@ from sic.data import open as open_data
 from sic.data.dataset import ImageData
 from sic.data.images import Preprocessing, read_image
 from sic.directory import Config, SavedModel
+from sic.evaluate.held_out import held_out
 from sic.model import Model, load
-from sic.report import Page, attempt, gather, held_out, read_measurements
+from sic.report import Page, attempt, gather, read_measurements
 from sic.supports import Support
 from tests.models import settle
 
@@ -62,8 +63,7 @@ def make_page(folder: Path, data: ImageData, cases: int = 2, **more: Any) -> Pag
     """What `sic report` shows of a model directory."""
     model = load(folder)
     config = json.loads((folder / "config.json").read_text())
-    name, caution, samples = held_out(data, model.classes, [])
-    trial = attempt(model, samples, name, caution)
+    trial = attempt(model, held_out(data, model.classes))
     return gather(model, config, "birds", trial, cases=cases, seed=0, measurements=read_measurements(folder), **more)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -216,32 +216,42 @@ def test_multi_label(multi: Saved) -> None:
         assert not any(case.right for case in group.cases) or group.anchor != "wrong"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Found:
     title: str
     severity: str
     sentence: str
-    evidence: list[int | str]
-    command: str | None
+    command: str
+    supports: list[int] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
+    numbers: dict[str, float] = field(default_factory=dict)
 
 
 def test_findings_are_shown(page: Page, tree: Element) -> None:
     assert not tree.all("section", id="findings")
     findings: list[Finding] = [
-        Found("Two cases are alike", "warning", "Case <A> is case B.", [3, "a.png"], "sic supports x"),
-        Found("Fine", "note", "Nothing.", [], None),
+        Found("Two alike", "serious", "Case <A> is case B.", "sic supports x", [0, 4], ["a.png"], {"share": 0.5}),
+        Found("Fine", "notice", "Nothing.", "sic explain y"),
     ]
     shown = parse(render(replace(page, findings=findings))).one("section", id="findings")
-    for words in ("Two cases are alike", "warning", "Case <A> is case B.", "3, a.png", "sic supports x"):
-        assert words in shown.text
+    for words in ("Two alike", "serious", "Case <A> is case B.", "a.png", "share 0.5", "sic supports x"):
+        assert words in shown.all("article")[0].text
+    assert [link.attributes["href"] for link in shown.all("a")] == ["#support-0", "#support-4"]
+    assert len(shown.all("img")) == 4
     assert len(shown.all("article")) == 2
     assert "found nothing" in parse(render(replace(page, findings=[]))).one("section", id="findings").text
+
+
+LOCALISATION = {
+    "grid_2x2": {"share": 0.625, "spread": 0.1, "chance": 0.25, "grids": 8, "pixels": 80},
+    "boxes": {"all": {"maps": 40, "energy": 0.5, "hit": 0.75, "overlap": None, "area": 0.125}},
+}
 
 
 def test_measurements_are_shown_where_there_are_any(page: Page, tree: Element, tmp_path: Path) -> None:
     assert not tree.all("section", id="measurements")
     kinds = {"contributions": {"Com": 0.91, "Cor": 0.72, "Con": 0.95}, "alpha": {"Com": 0.5, "Cor": 0.25, "Con": None}}
-    content = {"funnybirds": {"images": 40, "A": 0.99, "BI": 0.86, **kinds}, "localisation": {"pointing_game": 0.625}}
+    content = {"funnybirds": {"images": 40, "A": 0.99, "BI": 0.86, **kinds}, "localisation": LOCALISATION}
     (tmp_path / "evaluation.json").write_text(json.dumps(content))
     html = render(replace(page, measurements=read_measurements(tmp_path)))
     section = parse(html).one("section", id="measurements")
@@ -252,7 +262,13 @@ def test_measurements_are_shown_where_there_are_any(page: Page, tree: Element, t
     assert rows["Background independence"][:2] == ["0.86", "0.86"]
     assert rows["Completeness"][:2] == ["0.91", "0.50"]
     assert rows["Contrastivity"][:2] == ["0.95", "–"]
-    assert "pointing game 0.625" in places.text
+    shown = [[cell.text for cell in row.children if isinstance(cell, Element)] for row in places.one("tbody").all("tr")]
+    assert shown == [
+        ["in the right one of 2 × 2 images put together", "62.5 %", "25.0 %", "8 such pictures"],
+        ["inside the boxes that people drew", "50.0 %", "12.5 %", "40 maps"],
+        ["inside the boxes: the strongest pixel", "75.0 %", "12.5 %", "40 maps"],
+        ["inside the boxes: the strongest pixels, as many as fit", "–", "12.5 %", "40 maps"],
+    ]
     # The polygon's corners lie on the spokes, at their values.
     ring = section.one("svg").all("polygon")[4].attributes["points"].split()
     assert float(ring[0].split(",")[1]) == pytest.approx(-110 * 0.99, abs=0.1)

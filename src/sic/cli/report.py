@@ -24,22 +24,23 @@ def report(
         str, typer.Option("--format", help="Of these figures: pdf, png, svg, or several by commas.")
     ] = "pdf",
     cases: Annotated[int, typer.Option(min=1, help="Right, wrong and unsure test images to explain, each.")] = 6,
-    limit: Annotated[int | None, typer.Option(min=1, help="Try no more images than this, drawn at random.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Try no more images than this, spread evenly.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything drawn at random.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write one HTML file that explains the model: how good it is, what it compares with, why it answers what."""
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise SicError(f"--out {out} must end in .html.")
+    wanted = _formats(formats)
+    begun = time.monotonic()
+
     from sic.directory import CONFIG
     from sic.model import load
     from sic.report import gather, read_measurements, render
 
-    begun = time.monotonic()
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise SicError(f"--out {out} must end in .html.")
-    wanted = _formats(formats)
     with Talker() as talker:
         loaded = load(model)
-        trial = _trial(loaded, model, data, limit, seed, talker)
+        trial = _trial(loaded, model, data, limit, talker)
         config = json_format.loads((model / CONFIG).read_text(encoding="utf-8"))
         page = gather(
             loaded,
@@ -86,16 +87,15 @@ def _formats(given: str) -> list[str]:
     return wanted
 
 
-def _trial(
-    model: "Model", folder: Path, data: str | None, limit: int | None, seed: int, talker: Talker
-) -> "Trial | None":
+def _trial(model: "Model", folder: Path, data: str | None, limit: int | None, talker: Talker) -> "Trial | None":
     """The model's answers to the images named, or to its own; None where its own are not at hand."""
-    import numpy as np
+    from dataclasses import replace
 
     from sic.cli.own_data import open_data
     from sic.directory import RUN, read_run
+    from sic.evaluate.held_out import held_out, spread
     from sic.evaluate.outputs import readable
-    from sic.report import attempt, held_out
+    from sic.report import attempt
 
     try:
         opened = open_data(folder, data, model.config.data, talker, "report")
@@ -105,17 +105,15 @@ def _trial(
         talker.warn(f"{error} The page is made without test images.")
         return None
     run: dict[str, Any] = read_run(folder) if (folder / RUN).is_file() else {}
-    own = data is None or run.get("data", {}).get("opened_with", {}).get("where") == str(opened.root.resolve())
-    name, caution, samples = held_out(opened, model.classes, run.get("validation", []) if own else [])
-    if limit is not None and limit < len(samples):
-        chosen = np.random.default_rng(seed).choice(len(samples), limit, replace=False)
-        samples = [samples[row] for row in sorted(chosen.tolist())]
+    own = run.get("data", {}).get("opened_with", {}).get("where") == opened.opened_with["where"]
+    images = held_out(opened, model.classes, run.get("validation", []) if own else [])
+    samples = [images.samples[row] for row in spread(len(images.samples), limit)]
     good, bad = readable([sample.path for sample in samples])
     for file, reason in bad:
         talker.warn(f"Skipped {file}: {reason}.")
     usable = set(good)
-    samples = [sample for sample in samples if sample.path in usable]
-    if not samples:
-        raise SicError(f"None of the {name} can be read.")
-    talker.say(f"Trying the model on {len(samples)} {name}.")
-    return attempt(model, samples, name, caution)
+    images = replace(images, samples=[sample for sample in samples if sample.path in usable])
+    if not images.samples:
+        raise SicError(f"None of the {images.name} can be read.")
+    talker.say(f"Trying the model on {len(images.samples)} {images.name}.")
+    return attempt(model, images)

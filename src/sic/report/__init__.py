@@ -3,6 +3,6 @@
 from sic.report.content import Finding, Page, gather
 from sic.report.measurements import read_measurements
 from sic.report.page import render
-from sic.report.trial import Trial, attempt, held_out
+from sic.report.trial import Trial, attempt
 
-__all__ = ["Finding", "Page", "Trial", "attempt", "gather", "held_out", "read_measurements", "render"]
+__all__ = ["Finding", "Page", "Trial", "attempt", "gather", "read_measurements", "render"]

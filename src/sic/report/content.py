@@ -1,6 +1,6 @@
 """Everything the page says, put together before any HTML is written."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ Watch = Callable[[str, int, int], None]
 
 
 class Finding(Protocol):
-    """What a diagnosis found."""
+    """What a diagnosis of the supports found."""
 
     @property
     def title(self) -> str: ...
@@ -33,9 +33,24 @@ class Finding(Protocol):
     @property
     def sentence(self) -> str: ...
     @property
-    def evidence(self) -> Sequence[Any]: ...
+    def command(self) -> str:
+        """What acts on it."""
+        ...
+
     @property
-    def command(self) -> str | None: ...
+    def supports(self) -> Sequence[int]:
+        """Numbers of the supports it is about."""
+        ...
+
+    @property
+    def images(self) -> Sequence[str]:
+        """Ids of the images that show it."""
+        ...
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        """What was measured, and the limit."""
+        ...
 
 
 @dataclass(frozen=True)

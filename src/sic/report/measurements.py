@@ -17,6 +17,11 @@ AXES = {
     "Con": ("Contrastivity", "the explanation changes with the class that is asked about"),
 }
 """FunnyBirds' main figures: name and meaning."""
+BOXES = {
+    "energy": "inside the boxes that people drew",
+    "hit": "inside the boxes: the strongest pixel",
+    "overlap": "inside the boxes: the strongest pixels, as many as fit",
+}
 RADIUS = 110
 
 
@@ -40,20 +45,30 @@ class Spoke:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A share of the contributions that lies where it should; `chance`: of a map that knows nothing."""
+
+    where: str
+    share: float | None
+    chance: float | None
+    measured_on: str
+
+
+@dataclass(frozen=True)
 class Measurements:
-    """FunnyBirds as a radar; localisation as names and numbers. Empty where not measured."""
+    """FunnyBirds as a radar; localisation as shares. Empty where not measured."""
 
     spokes: list[Spoke]
     rings: list[Ring]
     images: int | None
-    localisation: dict[str, float | int | str]
+    places: list[Place]
 
 
 def read_measurements(folder: Path) -> Measurements:
     """Of a model directory."""
     file = folder / EVALUATION
     if not file.is_file():
-        return Measurements([], [], None, {})
+        return Measurements([], [], None, [])
     try:
         content = dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
@@ -65,22 +80,20 @@ def read_measurements(folder: Path) -> Measurements:
         for kind, values in birds.items()
         if isinstance(values, dict) and "Com" in values
     ]
-    return Measurements(spokes if rings else [], rings, birds.get("images"), flat(content.get("localisation") or {}))
+    return Measurements(spokes if rings else [], rings, birds.get("images"), _places(content.get("localisation") or {}))
 
 
-def flat(content: dict[str, Any], prefix: str = "") -> dict[str, float | int | str]:
-    """Single values of nested objects, named by the way to them; lists are left out.
-
-    >>> flat({"a": {"b": 1, "c": [2, 3]}, "d": "x"})
-    {'a: b': 1, 'd': 'x'}
-    """
-    found: dict[str, float | int | str] = {}
-    for name, value in content.items():
-        words = f"{prefix}{name.replace('_', ' ')}"
-        if isinstance(value, dict):
-            found |= flat(value, f"{words}: ")
-        elif isinstance(value, str | int | float):
-            found[words] = value
+def _places(content: dict[str, Any]) -> list[Place]:
+    found = []
+    for name, game in content.items():
+        if name.startswith("grid_"):
+            size = name.removeprefix("grid_").replace("x", " × ")
+            where = f"in the right one of {size} images put together"
+            found.append(Place(where, game["share"], game["chance"], f"{game['grids']} such pictures"))
+    boxes = content.get("boxes", {}).get("all", {})
+    for key, where in BOXES.items():
+        if key in boxes:
+            found.append(Place(where, boxes[key], boxes["area"], f"{boxes['maps']} maps"))
     return found
 
 

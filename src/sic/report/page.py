@@ -123,6 +123,6 @@ def _contents(page: Page) -> list[tuple[str, str]]:
         ("silhouette", "Separation"),
         ("projection", "The model's map"),
     ]
-    if page.measurements.rings or page.measurements.localisation:
+    if page.measurements.rings or page.measurements.places:
         found.append(("measurements", "Are the explanations true?"))
     return [*found, ("card", "Model card")]
