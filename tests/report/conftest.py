@@ -26,7 +26,7 @@ from tests.models import settle
 
 ODD = 'kite <b> & "co"'
 """A class name that HTML must not take for its own."""
-VOID = {"img", "meta", "br", "path", "circle", "line", "polygon"}
+VOID = {"img", "meta", "br", "wbr", "path", "circle", "line", "polygon"}
 
 
 def save_model(
@@ -124,8 +124,11 @@ class Element:
 
     @property
     def text(self) -> str:
+        """As read: words of different elements apart, but not where a line may only be broken."""
+        if self.tag == "wbr":
+            return "\0"
         words = " ".join(child if isinstance(child, str) else child.text for child in self.children)
-        return re.sub(r"\s+", " ", words).strip()
+        return re.sub(r"\s+", " ", re.sub(r"\s*\0\s*", "", words)).strip()
 
     def all(self, tag: str | None = None, **attributes: str) -> list["Element"]:
         """Elements below, by tag and attributes (`class_` for one of the classes)."""

@@ -15,11 +15,13 @@ TOO_MUCH_NEGATIVE = 0.2
 
 
 def percent(probability: float) -> str:
-    """For people: no 0 % and no 100 % that are not exactly that.
+    """For people: no 0 % and no 100 % that are not exactly that, and no 50 % that is not yet a yes.
 
-    >>> percent(0.974), percent(0.9991), percent(0.002)
-    ('97 %', 'over 99 %', 'under 1 %')
+    >>> percent(0.974), percent(0.9991), percent(0.002), percent(0.497)
+    ('97 %', 'over 99 %', 'under 1 %', 'just under 50 %')
     """
+    if 0.495 <= probability < 0.5:
+        return "just under 50 %"
     if 0 < probability < 0.005:
         return "under 1 %"
     if 0.995 <= probability < 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sic.data.dataset import Sample
 from sic.explain import ClassExplanation, Explanation
 from sic.explain.picture import over_white, rgba, signed, strength
-from sic.explain.prose import answer
+from sic.explain.prose import answer, percent
 from sic.model import Model
 from sic.report.cases import Case
 from sic.report.pictures import drawing
@@ -54,6 +54,8 @@ class CaseView:
     image: str
     answer: str
     """What the model says, with its probability."""
+    also: list[str]
+    """Other classes that are a yes, with their probabilities."""
     right: bool
     similar_case: bool
     truth: list[str]
@@ -72,10 +74,12 @@ def case_view(model: Model, case: Case, sample: Sample, supports: Sequence[Suppo
     else:
         asked = wanted[0]
         right = (asked in explanation.labels) == (asked in truth)
+    said = explanation.labels
     return CaseView(
         sample.id,
         drawing(explanation.image.permute(1, 2, 0).float().cpu().numpy()),
         answer(explanation),
+        [f"{name} ({percent(p)})" for name, p in explanation.probabilities.items() if p >= 0.5 and name not in said],
         right,
         explanation.similar_case,
         truth,

@@ -135,8 +135,8 @@ def plane(overview: Overview, samples: list[Sample], preprocessing: Preprocessin
         for label, name in enumerate(overview.classes):
             own = np.array([[mark.x, mark.y] for mark in marks if mark.labels == (label,)])
             if len(own):
-                x, y = np.median(own[:, 0]), np.quantile(own[:, 1], 0.1) - 15
-                names_at.append((float(x), max(14.0, float(y)), label, name))
+                middle = own[np.linalg.norm(own - np.median(own, axis=0), axis=1).argmin()]
+                names_at.append((float(middle[0]), max(14.0, float(middle[1]) - 15), label, name))
     marks.sort(key=lambda mark: mark.support is not None)
     return Plane(overview.projection.method, marks, names_at, sheet(thumbnails))
 

@@ -170,8 +170,13 @@ def _groups(
     what = "answers" if model.config.task == "single" else "labels"
     kinds = [
         ("right", "Right", f"drawn at random from the {chosen.all_right} right {what}", chosen.right),
-        ("wrong", "Wrong", f"of the {chosen.all_wrong} wrong {what}, those that the model was surest of", chosen.wrong),
-        ("unsure", "Least certain", "the answers nearest to the limit between yes and no", chosen.unsure),
+        ("wrong", "Wrong", f"of the {chosen.all_wrong} wrong {what} the surest ones, class after class", chosen.wrong),
+        (
+            "unsure",
+            "Least certain",
+            "the answers nearest to the limit between yes and no, class after class",
+            chosen.unsure,
+        ),
     ]
     total = sum(len(found) for *_, found in kinds)
     groups, done = [], 0

@@ -1,17 +1,20 @@
 """The page: one HTML file that holds everything it shows."""
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sic.explain.prose import TOO_MUCH_NEGATIVE, percent, within
 from sic.report.class_views import PALETTE
 from sic.report.content import Page
 from sic.version import __version__
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 MEANINGS = {
     "accuracy": "images whose best class is right",
     "balanced_accuracy": "the same, every class counting alike however many images it has",
-    "map": "mean average precision: how well images with a label are ranked before those without",
+    "map": "how well images with a label are ranked before those without it",
     "per_label_accuracy": "of all yes-or-no decisions, those that are right",
     "exact_match": "images with every label right",
     "similar_case": "images that are like at least one class; the others get no answer",
@@ -35,6 +38,7 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "breaks": _breaks,
         "capital": lambda text: text[:1].upper() + text[1:],
         "day": _day,
         "percent": percent,
@@ -56,6 +60,13 @@ def render(page: Page) -> str:
         recorded=_recorded(page.config["figures"]),
         preprocessing=_preprocessing(page.config["preprocessing"]),
     )
+
+
+def _breaks(name: str) -> "Markup":
+    """A file name that may go on in the next line after a folder."""
+    from markupsafe import Markup, escape
+
+    return Markup("/<wbr>").join(escape(part) for part in name.split("/"))
 
 
 def _minus(text: str) -> str:
@@ -121,7 +132,7 @@ def _contents(page: Page) -> list[tuple[str, str]]:
         ("supports", "The cases it compares with"),
         ("similarity", "Likeness of classes"),
         ("silhouette", "Separation"),
-        ("projection", "The model's map"),
+        ("projection", "All images at a glance"),
     ]
     if page.measurements.rings or page.measurements.places:
         found.append(("measurements", "Are the explanations true?"))
