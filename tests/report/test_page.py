@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sic.errors import SicError
 from sic.report import Page, gather, read_measurements, render
 from sic.report.content import Finding
 from tests.report.conftest import ODD, Element, Saved, make_page, parse, save_model
@@ -242,6 +243,13 @@ def test_findings_are_shown(page: Page, tree: Element) -> None:
     assert "found nothing" in parse(render(replace(page, findings=[]))).one("section", id="findings").text
 
 
+def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
+    for content in ("{", '{"funnybirds": {}}', '{"images": 1, "data": "x", "localisation": {"grid_2x2": {}}}'):
+        (tmp_path / "evaluation.json").write_text(content)
+        with pytest.raises(SicError, match="evaluation.json is damaged"):
+            read_measurements(tmp_path)
+
+
 LOCALISATION = {
     "grid_2x2": {"share": 0.625, "spread": 0.1, "chance": 0.25, "grids": 8, "pixels": 80},
     "boxes": {"all": {"maps": 40, "energy": 0.5, "hit": 0.75, "overlap": None, "area": 0.125}},
@@ -251,11 +259,17 @@ LOCALISATION = {
 def test_measurements_are_shown_where_there_are_any(page: Page, tree: Element, tmp_path: Path) -> None:
     assert not tree.all("section", id="measurements")
     kinds = {"contributions": {"Com": 0.91, "Cor": 0.72, "Con": 0.95}, "alpha": {"Com": 0.5, "Cor": 0.25, "Con": None}}
-    content = {"funnybirds": {"images": 40, "A": 0.99, "BI": 0.86, **kinds}, "localisation": LOCALISATION}
+    content = {
+        "images": 40,
+        "data": "test images of x",
+        "funnybirds": {"images": 40, "A": 0.99, "BI": 0.86, **kinds},
+        "localisation": LOCALISATION,
+    }
     (tmp_path / "evaluation.json").write_text(json.dumps(content))
     html = render(replace(page, measurements=read_measurements(tmp_path)))
     section = parse(html).one("section", id="measurements")
     check_self_contained(html, parse(html))
+    assert "on 40 test images of x, written on" in section.text
     radar, places = section.all("table")
     rows = {row.one("th").text: [cell.text for cell in row.all("td")] for row in radar.one("tbody").all("tr")}
     assert rows["Accuracy"][:2] == ["0.99", "0.99"]

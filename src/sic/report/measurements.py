@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +61,23 @@ class Measurements:
 
     spokes: list[Spoke]
     rings: list[Ring]
-    images: int | None
     places: list[Place]
+    source: str
+    """On which images, and when."""
 
 
 def read_measurements(folder: Path) -> Measurements:
     """Of a model directory."""
     file = folder / EVALUATION
     if not file.is_file():
-        return Measurements([], [], None, [])
+        return Measurements([], [], [], "")
     try:
-        content = dict(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise SicError(f"{file} is damaged ({error}); run sic evaluate again, or remove it.") from None
+        return _measurements(json.loads(file.read_text(encoding="utf-8")), file)
+    except (ValueError, TypeError, KeyError) as error:
+        raise SicError(f"{file} is damaged ({error!r}); run sic evaluate again, or remove it.") from None
+
+
+def _measurements(content: dict[str, Any], file: Path) -> Measurements:
     birds = content.get("funnybirds") or {}
     spokes = [Spoke(*AXES[key], *_place(number, 1.0)) for number, key in enumerate(AXES)]
     rings = [
@@ -80,7 +85,9 @@ def read_measurements(folder: Path) -> Measurements:
         for kind, values in birds.items()
         if isinstance(values, dict) and "Com" in values
     ]
-    return Measurements(spokes if rings else [], rings, birds.get("images"), _places(content.get("localisation") or {}))
+    written = datetime.fromtimestamp(file.stat().st_mtime)
+    source = f"{content['images']} {content['data']}, written on {written.day} {written:%B %Y}"
+    return Measurements(spokes if rings else [], rings, _places(content.get("localisation") or {}), source)
 
 
 def _places(content: dict[str, Any]) -> list[Place]:
