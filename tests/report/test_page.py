@@ -149,6 +149,14 @@ def test_cases_add_up_and_are_those_of_the_model(single: Saved, page: Page, tree
             assert explained.pixels + explained.elsewhere + page.overview.bias == pytest.approx(points[-1], abs=0.01)
 
 
+def test_the_model_card_is_on_the_page(single: Saved, tree: Element) -> None:
+    card = tree.one("section", id="card")
+    for words in ("resnet_tiny, 40 px", "birds, 48 images", "random weights", ODD, "40 × 40 pixels", "T = 0.02"):
+        assert words in card.text
+    assert [strong.text for strong in card.all("strong")][:2] == ["Classes", "Trained on"]
+    assert "**" not in card.text and "import sic" not in card.text
+
+
 def test_confusions_show_both_classes(page: Page, tree: Element) -> None:
     assert page.confusions
     for pair, element in zip(page.confusions, tree.all("details", class_="confusion"), strict=True):

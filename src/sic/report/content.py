@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from sic.card import facts
 from sic.data.labels import split_targets, targets
 from sic.explain import Overview
 from sic.model import Model
@@ -97,7 +96,6 @@ class Page:
     title: str
     made: datetime
     config: dict[str, Any]
-    facts: dict[str, str]
     overview: Overview
     supports: list[SupportPictures]
     rows: list[ClassRow]
@@ -148,7 +146,6 @@ def gather(
         title,
         datetime.now().astimezone(),
         config,
-        facts(config),
         overview,
         supports,
         _rows(model, overview, trial, confused),
