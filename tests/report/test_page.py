@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from sic.errors import SicError
-from sic.report import Page, gather, read_measurements, render
+from sic.report import Page, gather, render
 from sic.report.content import Finding
+from sic.report.measurements import read_measurements
 from tests.report.conftest import ODD, Element, Saved, make_page, parse, save_model
 
 SECTIONS = ["read", "quality", "cases", "confusions", "supports", "classes", "card"]
@@ -187,10 +188,7 @@ def test_without_pictures_the_page_says_so(single: Saved, tmp_path: Path) -> Non
 
 
 def test_without_images_there_are_no_test_cases(single: Saved) -> None:
-    config = json.loads((single.folder / "config.json").read_text())
-    measurements = read_measurements(single.folder)
-    page = gather(single.model, config, "alone", None, cases=3, seed=0, measurements=measurements)
-    html = render(page)
+    html = render(gather(single.model, single.folder, None, cases=3))
     tree = parse(html)
     check_self_contained(html, tree)
     check_accessible(tree)
