@@ -33,6 +33,7 @@ def report(
     wanted = _formats(formats)
     begun = time.monotonic()
 
+    from sic.directory import write_atomically
     from sic.model import load
     from sic.report import gather, render
 
@@ -42,7 +43,7 @@ def report(
         page = gather(loaded, model, trial, cases=cases, seed=seed, watch=talker.advance)
         text = render(page)
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
         drawn: list[Path] = []
         if figures is not None:
             from sic.report.figures import draw
