@@ -155,7 +155,7 @@ def test_the_model_card_is_on_the_page(single: Saved, tree: Element) -> None:
     for words in ("resnet_tiny, 40 px", "birds, 48 images", "random weights", ODD, "40 × 40 pixels", "T = 0.02"):
         assert words in card.text
     assert [strong.text for strong in card.all("strong")][:2] == ["Classes", "Trained on"]
-    assert "**" not in card.text and "import sic" not in card.text
+    assert "**" not in card.text and "sic.load" not in card.text
 
 
 def test_confusions_show_both_classes(page: Page, tree: Element) -> None:

@@ -15,7 +15,7 @@ from sic.report.case_views import CaseView, case_view
 from sic.report.cases import Confusion, confusions, select
 from sic.report.class_views import HeatMap, Plane, heat_map, plane
 from sic.report.measurements import Measurements, read_measurements
-from sic.report.pictures import photo
+from sic.report.pictures import drawing
 from sic.report.support_views import SupportPictures, support_pictures
 from sic.report.trial import Trial
 
@@ -215,13 +215,8 @@ def _rows(model: Model, overview: Overview, trial: Trial | None, confused: Seque
 
 
 def _confusion(model: Model, trial: Trial, pair: Confusion) -> ConfusionView:
-    examples = [
-        (
-            trial.samples[row].id,
-            photo((model.tensor(trial.samples[row].path).permute(1, 2, 0) * 255).byte().cpu().numpy()),
-        )
-        for row in pair.rows[:EXAMPLES]
-    ]
+    chosen = [trial.samples[row] for row in pair.rows[:EXAMPLES]]
+    examples = [(one.id, drawing(model.tensor(one.path).permute(1, 2, 0).cpu().numpy())) for one in chosen]
     of = sum(pair.truth in sample.labels for sample in trial.samples)
     return ConfusionView(pair.truth, pair.said, len(pair.rows), of, examples)
 

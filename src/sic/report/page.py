@@ -120,8 +120,9 @@ def _card(config: dict[str, Any]) -> "list[Markup]":
     """The model card's paragraphs; its title, its figures (shown above) and its code are left out."""
     from markupsafe import Markup, escape
 
-    paragraphs = [text for text in model_card(config).split("\n\n") if not text.startswith(("#", "- ", "```"))]
-    strong = [re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text.strip()))) for text in paragraphs]
+    words = re.sub(r"```.*?```", "", model_card(config), flags=re.DOTALL).strip()
+    paragraphs = [str(escape(text)) for text in words.split("\n\n") if not text.startswith(("#", "- "))]
+    strong = [re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text) for text in paragraphs]
     return [Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", text)) for text in strong]
 
 
