@@ -30,7 +30,7 @@ USES["cli"] = {*USES, "report"}
 TOP = {"__init__", "__main__"}
 """The package's front doors: the lazy names of `sic` and `python -m sic`."""
 
-HEAVY_FROM_START = {"lightning", "matplotlib", "fastapi", "pydicom", "optuna"}
+HEAVY_FROM_START = {"lightning", "matplotlib", "fastapi", "jinja2", "pydicom", "optuna"}
 
 
 def rooms(file: Path) -> tuple[str, set[str]]:

@@ -15,8 +15,8 @@ from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.directory import Config, SavedModel
 from sic.errors import SicError
 from sic.evaluate.accuracy import accuracy_figures
-from sic.evaluate.outputs import logits
-from sic.explain import Explanation, explain_classes
+from sic.evaluate.outputs import logits, view_batches
+from sic.explain import Explanation, Latents, Overview, ProjectionMethod, explain_classes, look
 from sic.methods import SIC, Classifier, odds
 from sic.supports import Support
 
@@ -97,13 +97,14 @@ class Model:
     @torch.no_grad()
     def predict_many(self, images: Sequence[ImageInput]) -> list[Prediction]:
         """Classify several images in one pass."""
-        logits, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
-        probabilities = self.classifier.probabilities(logits)
-        return [self._prediction(e, p) for e, p in zip(evidence, probabilities, strict=True)]
+        scores, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
+        probabilities = self.classifier.probabilities(scores)
+        return [self._prediction(*each) for each in zip(evidence, scores, probabilities, strict=True)]
 
-    def _prediction(self, evidence: Tensor, probabilities: Tensor) -> Prediction:
+    def _prediction(self, evidence: Tensor, scores: Tensor, probabilities: Tensor) -> Prediction:
         found = (probabilities >= 0.5).nonzero()[:, 0].tolist()
-        labels = found if self.config.task == "multi" else [int(probabilities.argmax())]
+        # Not by probability: those of very sure answers are all 1 in 32 bits.
+        labels = found if self.config.task == "multi" else [int(scores.argmax())]
         ranked = evidence.argsort(descending=True).tolist()
         return Prediction(
             [self.classes[label] for label in labels],
@@ -141,6 +142,28 @@ class Model:
             truth,
             self.config.method,
         )
+
+    @torch.no_grad()
+    def embed(self, samples: Sequence[Sample]) -> Latents:
+        """`f⁺` of labelled images (files that can be read)."""
+        paths = [sample.path for sample in samples]
+        batches = view_batches(paths, self.config.preprocessing, device=self.device)
+        vectors = [self.sic.encoder(batch) for batch in batches]
+        return Latents([sample.id for sample in samples], [sample.labels for sample in samples], torch.cat(vectors))
+
+    def overview(
+        self,
+        images: Sequence[Sample] | Latents | None = None,
+        *,
+        method: ProjectionMethod = "tsne",
+        seed: int = 0,
+    ) -> Overview:
+        """The supports and what they are made of, class similarities, silhouettes and a projection of the latents.
+
+        `images` (labelled samples, or what `embed` made of them) are set beside the supports.
+        """
+        latents = images if images is None or isinstance(images, Latents) else self.embed(images)
+        return look(self.sic, self.supports, self.classes, latents, method=method, seed=seed)
 
     def to(self, device: str | torch.device) -> "Model":
         self.classifier.to(device)

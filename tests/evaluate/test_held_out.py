@@ -1,39 +1,33 @@
+"""Which images a model is judged by, and with whose labels."""
+
 from pathlib import Path
 
 import pytest
 
 from sic.data.dataset import Box, ImageData, Sample
 from sic.errors import SicError
-from sic.evaluate.held_out import CHOSEN_ON, SEEN, held_out
-
-
-def sample(name: str, *labels: int, boxes: tuple[Box, ...] = ()) -> Sample:
-    return Sample(name, Path(name), labels, boxes)
+from sic.evaluate.held_out import CHOSEN_ON, SEEN, HeldOut, held_out
 
 
 def data(**splits: list[Sample]) -> ImageData:
-    return ImageData("photos", Path("photos"), "class folders", ("cat", "dog"), splits)
+    return ImageData("birds", Path("birds"), "class folders", ("a", "b", "c"), splits)
 
 
-def test_the_fairest_images_come_first() -> None:
-    train, val, test = [sample("a", 0), sample("b", 1)], [sample("c", 0)], [sample("d", 1)]
-    found = held_out(data(train=train, val=val, test=test), ["cat", "dog"])
-    assert (found.name, found.caution, found.samples) == ("test images of photos", None, test)
-    found = held_out(data(train=train, val=val), ["cat", "dog"])
-    assert (found.name, found.caution, found.samples) == ("validation images of photos", CHOSEN_ON, val)
-    found = held_out(data(train=train), ["cat", "dog"], ["b"])
-    assert found.caution == CHOSEN_ON and found.samples == train[1:]
-    found = held_out(data(train=train), ["cat", "dog"])
-    assert found.caution == SEEN and found.samples == train
+ONE, TWO = Sample("1", Path("1"), (0,)), Sample("2", Path("2"), (2,), (Box(1, 0, 0, 1, 1, True), Box(2, 0, 0, 1, 1)))
 
 
-def test_labels_are_those_of_the_model() -> None:
-    boxes = (Box(1, 0, 0, 1, 1), Box(0, 0, 0, 2, 2))
-    test = [sample("a", 0), sample("b", 1, boxes=boxes)]
-    found = held_out(data(test=test), ["horse", "dog"])
-    assert [s.id for s in found.samples] == ["b"] and found.samples[0].labels == (1,)
-    assert found.samples[0].boxes == boxes[:1]
-    swapped = held_out(data(test=test), ["dog", "cat"]).samples
-    assert [s.labels for s in swapped] == [(1,), (0,)] and [b.label for b in swapped[1].boxes] == [0, 1]
+def test_the_fairest_images_at_hand() -> None:
+    classes = ["a", "b", "c"]
+    assert held_out(data(train=[ONE], test=[TWO]), classes, ["1"]) == HeldOut("test images of birds", None, [TWO])
+    given = held_out(data(train=[ONE], val=[TWO]), classes)
+    assert given == HeldOut("validation images of birds", CHOSEN_ON, [TWO])
+    assert held_out(data(train=[ONE, TWO]), classes, ["2"]) == given
+    assert held_out(data(train=[ONE, TWO]), classes) == HeldOut("images of birds", SEEN, [ONE, TWO])
+
+
+def test_labels_are_the_models() -> None:
+    (only,) = held_out(data(test=[ONE, TWO]), ["c", "b"]).samples  # the model does not know what the first one shows
+    assert only.labels == (0,) and [box.label for box in only.boxes] == [1, 0]
+    assert only.unsure == (1,)
     with pytest.raises(SicError, match="none of the model's classes"):
-        held_out(data(test=test), ["horse", "cow"])
+        held_out(data(test=[ONE]), ["x", "y"])
