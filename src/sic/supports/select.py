@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
 
 
 def select_class(latents: NDArray[np.float32], number: int, seed: int) -> NDArray[np.intp]:
@@ -13,6 +11,9 @@ def select_class(latents: NDArray[np.float32], number: int, seed: int) -> NDArra
 
     Every centroid gets the nearest row; where two centroids share one, the distinct rows of least total distance.
     """
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.cluster import KMeans  # takes seconds to load, and predicting does not need it
+
     if len(latents) <= number:
         return np.arange(len(latents))
     # Identical latents make fewer distinct points than centroids: duplicates are as good a support as any.
