@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Networks this small gain nothing from a second thread, two processes do. What is stolen last is split least: tests that
-# share a network stay together.
+# Inputs this small gain little from a second thread; two processes do. With worksteal, tests that share a network stay
+# together.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 .PHONY: demo test check clean
