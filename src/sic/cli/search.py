@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 SETTINGS = {"antialias": "antialiased", "supports": "supports_per_class", "support_images": "keep_support_images"}
 """Flags of `sic train` that are not called like their setting."""
-SCORES = {"accuracy": "Accuracy", "map": "Mean average precision"}
 
 
 def _with_flags_of_train(command: Callable[..., None]) -> Callable[..., None]:
@@ -173,6 +172,7 @@ def _at(point: "Point") -> list[str]:
 
 def _result(found: "Search", data: str, flags: list[str]) -> dict[str, Any]:
     """Write the table and the picture; what `--json` prints."""
+    from sic.data.labels import MAIN_SCORE, SCORE_NAMES
     from sic.training.grid import Trial, best, draw
 
     trials = found.trials()
@@ -181,8 +181,8 @@ def _result(found: "Search", data: str, flags: list[str]) -> dict[str, Any]:
         writer = csv.DictWriter(lines, list(Trial.__dataclass_fields__))
         writer.writeheader()
         writer.writerows(asdict(trial) for trial in trials)
-    score = "map" if found.record["data"]["task"] == "multi" else "accuracy"
-    draw(trials, SCORES[score], picture)
+    score = MAIN_SCORE[found.record["data"]["task"]]
+    draw(trials, SCORE_NAMES[score], picture)
     winner = best(trials)
     again = ["sic", "train", data, "--out", str(found.out / "best"), *flags, *_at(winner.point)] if winner else None
     return {
@@ -198,6 +198,8 @@ def _result(found: "Search", data: str, flags: list[str]) -> dict[str, Any]:
 
 def _print(result: dict[str, Any]) -> None:
     """The same for people."""
+    from sic.data.labels import SCORE_NAMES
+
     table = Table("trial", "lr", "T", "validation", "state")
     for trial in result["trials"]:
         winner = result["best"] is not None and trial["trial"] == result["best"]["trial"]
@@ -210,7 +212,7 @@ def _print(result: dict[str, Any]) -> None:
     winner = result["best"]
     if winner is not None:
         OUT.print(
-            f"Best: {SCORES[result['score']].lower()} {winner['score']:.1%} with lr {winner['lr']:g}, "
+            f"Best: {SCORE_NAMES[result['score']].lower()} {winner['score']:.1%} with lr {winner['lr']:g}, "
             f"T = {winner['temperature']:g} on the validation images, which chose it and its epoch; "
             "what it is worth, test images say.",
             f"Model: {winner['model']}",

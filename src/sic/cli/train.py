@@ -120,6 +120,7 @@ def run(
 ) -> dict[str, Any]:
     """Train and say what came out."""
     talker.say("Loading …")
+    from sic.data.labels import MAIN_SCORE
     from sic.directory import read_run
     from sic.model import fit
 
@@ -127,7 +128,7 @@ def run(
     model = fit(data, out, layout=layout, group=group, resume=resume, workers=workers, reporter=talker, **said)
     record, figures = read_run(out), model.config.figures
     measured = "test" if "test" in figures else "validation"
-    score = "map" if model.config.task == "multi" else "accuracy"
+    score = MAIN_SCORE[model.config.task]
     return {
         "model": str(out),
         score: figures[measured][score],
@@ -141,17 +142,18 @@ def run(
 
 
 def summarise(result: dict[str, Any]) -> None:
-    score = "map" if "map" in result else "accuracy"
+    from sic.data.labels import SCORE_NAMES
+
+    score = next(name for name in SCORE_NAMES if name in result)
     measured = result["measured_on"]
     figures = result["figures"][measured]
-    name = "Mean average precision" if score == "map" else "Accuracy"
     chosen = " (on which the best epoch was chosen)" if measured == "validation" else ""
     if score == "map":
         chosen += f", all labels right in {figures['exact_match']:.1%} of them"
     answered = figures["similar_case"]
     marked = "" if answered == 1 else f" {1 - answered:.1%} of them are marked as no similar case."
     OUT.print(
-        f"{name} {result[score]:.1%} on {figures['images']} {measured} images{chosen}.{marked}\n"
+        f"{SCORE_NAMES[score]} {result[score]:.1%} on {figures['images']} {measured} images{chosen}.{marked}\n"
         f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
         markup=False,
     )

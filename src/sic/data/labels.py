@@ -6,7 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sic.data.dataset import Sample
+from sic.data.dataset import Sample, Task
+
+MAIN_SCORE: dict[Task, str] = {"single": "accuracy", "multi": "map"}
+"""The figure by which models are chosen, and that they are introduced with."""
+SCORE_NAMES = {"accuracy": "Accuracy", "map": "Mean average precision"}
 
 
 def targets(samples: Sequence[Sample], classes: int) -> Tensor:
