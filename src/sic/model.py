@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from sic import directory
-from sic.data.dataset import Sample
+from sic.data.dataset import Sample, require_outside
 from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.directory import Config, SavedModel
 from sic.errors import SicError
@@ -172,8 +172,7 @@ def fit(
     opened = open_data(
         data, lambda done, total: reporter.advance("drawing birds", done, total), layout=layout, group=group
     )
-    if opened.root.resolve() in (folder.resolve(), *folder.resolve().parents):
-        raise SicError(f"--out {folder} lies inside the images in {opened.root}; put the model somewhere else.")
+    require_outside(folder, opened)
     images = ", ".join(f"{len(samples)} {split}" for split, samples in opened.splits.items())
     reporter.say(f"{opened.root}: {opened.layout}, {len(opened.classes)} classes, images: {images}.")
     for problem in opened.problems:

@@ -109,6 +109,7 @@ def show(
 ) -> None:
     """Draw a sheet with a few training images of every class, their labels and boxes."""
     import sic.data
+    from sic.data.dataset import require_outside
     from sic.data.sheet import contact_sheet
     from sic.errors import SicError
 
@@ -116,8 +117,7 @@ def show(
         raise SicError(f"--out {out} is not the name of a picture; let it end with .png.")
     with Talker() as talker:
         data = sic.data.open(path, talker.progress("drawing birds"), layout=layout)
-    if data.root.resolve() in out.resolve().parents:
-        raise SicError(f"--out {out} lies inside the images in {data.root}; put the sheet somewhere else.")
+    require_outside(out, data)
     out.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet(data, per_class).save(out)
     OUT.print(f"{len(data.classes)} classes: {out}", markup=False)

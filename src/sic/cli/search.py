@@ -110,6 +110,7 @@ def _begin(
 ) -> "tuple[Search, dict[str, Any]]":
     """A search with its queue filled, and the flags of its trials. Nothing is written before all is checked."""
     from sic.data import open as open_data
+    from sic.data.dataset import require_outside
     from sic.training import choose
     from sic.training.grid import default_axes
     from sic.training.search import BOOKS, Search, require_optuna
@@ -121,8 +122,7 @@ def _begin(
     if before:
         said = _agreed(said, before["flags"], out)
     opened = open_data(data, talker.progress("drawing birds"), layout=said.get("layout"), group=said.get("group"))
-    if opened.root.resolve() in (out.resolve(), *out.resolve().parents):
-        raise SicError(f"--out {out} lies inside the images in {opened.root}; put the search somewhere else.")
+    require_outside(out, opened)
     wanted = {SETTINGS.get(name, name): value for name, value in said.items()}
     known = {*Settings.__dataclass_fields__, "size", "fit"}
     settings, notes = choose(opened, {name: value for name, value in wanted.items() if name in known})

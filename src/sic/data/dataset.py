@@ -72,6 +72,12 @@ class ImageData:
     """How to open it again: the arguments of `sic.data.open`."""
 
 
+def require_outside(out: Path, data: ImageData) -> None:
+    """Refuse to write among the images: what is written there would be read as data the next time."""
+    if data.root.resolve() in (out.resolve(), *out.resolve().parents):
+        raise SicError(f"--out {out} lies inside the images in {data.root}; choose a place outside of them.")
+
+
 class UnusableData(SicError):
     """Nothing can be trained on this data; `data` holds what was found and what is wrong with it."""
 
