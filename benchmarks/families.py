@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,26 +42,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/families.json"))
     parser.add_argument("--size", default="64")
+    parser.add_argument("--parallel", type=int, default=1, help="families at a time")
     arguments = parser.parse_args()
-    found = {}
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(arguments.parallel) as pool:
         birds = f"{scratch}/a few birds"
         sic("data", "birds", birds, "--classes", "4", "--train", "40", "--test", "4", "--size", arguments.size)
-        for number, (family, flags) in enumerate(FAMILIES.items()):
-            model = f"{scratch}/{number}"
-            flags = ["--backbone", family.split()[0], "--size", arguments.size, "--epochs", "6", "--lr", "3e-4", *flags]
-            sic("train", birds, "--out", model, *flags)
+
+        def verified(family: str) -> dict[str, Any]:
+            model = tempfile.mkdtemp(dir=scratch)
+            given = ["--backbone", family.split()[0], "--size", arguments.size, "--epochs", "6", "--lr", "3e-4"]
+            sic("train", birds, "--out", model, *given, *FAMILIES[family])
             measured = sic("verify", model, "--json")
-            found[family] = {
-                "passed": measured["passed"],
-                "images": measured["images"],
-                **{
-                    k: v
-                    for k, v in measured["axioms"]["completeness"].items()
-                    if k.startswith(("residual", "mean", "input"))
-                },
-            }
-            print(family, found[family], flush=True)
+            completeness = measured["axioms"]["completeness"]
+            kept = {k: v for k, v in completeness.items() if k.startswith(("residual", "mean", "input"))}
+            print(family, measured["passed"], kept, flush=True)
+            return {"passed": measured["passed"], "images": measured["images"], **kept}
+
+        found = dict(zip(FAMILIES, pool.map(verified, FAMILIES), strict=True))
     content = {"command": " ".join(["python", *sys.argv]), "families": found}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(content, indent=1) + "\n")

@@ -12,6 +12,7 @@ import torch
 import sic
 from sic.data.images import Preprocessing, to_tensor
 from sic.directory import (
+    ADDED,
     CARD,
     CONFIG,
     SUPPORTS,
@@ -229,6 +230,21 @@ def test_a_newer_format(copy: Path) -> None:
 def test_an_older_format(copy: Path) -> None:
     edit(copy, lambda content: content.update(format=1))
     assert "older sic (format 1); train the model again" in sentence(copy)
+
+
+def test_models_from_before_there_were_other_methods_are_sic(copy: Path) -> None:
+    before = load(copy)
+    edit(copy, lambda content: [content.pop(name) for name in ADDED])
+    after = load(copy)
+    assert after.config == before.config and after.config.method == "sic"
+    with torch.no_grad():
+        assert torch.equal(after.classifier(images()), before.classifier(images()))
+
+
+def test_an_unknown_method(copy: Path) -> None:
+    edit(copy, lambda content: content.update(method="tarot"))
+    with pytest.raises(SicError, match="no method called 'tarot'"):
+        load(copy)
 
 
 def test_an_unknown_backbone(copy: Path) -> None:

@@ -12,6 +12,10 @@ model.explain("image.jpg").save("why.png")
 ```"""
 
 
+CASES = {"sic": "supports", "nwhead": "supports", "protopnet": "prototypes"}
+"""What methods call the training images that they reason with."""
+
+
 def model_card(config: dict[str, Any]) -> str:
     """Markdown for what `config.json` holds."""
     classes, training = config["classes"], config["training"]
@@ -20,8 +24,8 @@ def model_card(config: dict[str, Any]) -> str:
     start = training.get("weights")
     images = config["data"].get("images", {}).get("train", "an unknown number of")
     parts = [
-        "# An image classifier that can be checked",
-        f"SIC with {config['supports_per_class']} supports per class on a {config['form']} {config['backbone']}, "
+        "# An image classifier that can be checked" if config["method"] == "sic" else "# An image classifier",
+        f"{_method(config)} on a {config['form']} {config['backbone']}, "
         f"{config['preprocessing']['size']} px, trained with sic {config['versions']['sic']}.",
         f"**Classes** ({len(classes)}; an image has {number} of them): {shown}.",
         f"**Trained on** {config['data'].get('name', 'unknown data')}, {images} images. "
@@ -31,12 +35,20 @@ def model_card(config: dict[str, Any]) -> str:
         parts.append(f"**Terms.** {terms(training.get('origin') or start)}")
     if config["figures"]:
         parts.append("\n".join(f"- {name}: {_line(values)}" for name, values in config["figures"].items()))
-    parts += [
-        "An answer without a similar case (no probability reaches 0.5) is no answer. The pictures in `supports/` are "
-        "copies of training images: treat them like the data that they are from.",
-        USE,
-    ]
+    if config["method"] == "sic":
+        parts.append("An answer without a similar case (no probability reaches 0.5) is no answer.")
+    if config["method"] in CASES:
+        parts.append(
+            "The pictures in `supports/` are copies of training images: treat them like the data that they are from."
+        )
+    parts.append(USE)
     return "\n\n".join(parts) + "\n"
+
+
+def _method(config: dict[str, Any]) -> str:
+    method = config["method"]
+    name = "SIC" if method == "sic" else f"Method {method}"
+    return f"{name} with {config['supports_per_class']} {CASES[method]} per class" if method in CASES else name
 
 
 def _line(figures: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from sic.card import model_card
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
-from sic.methods import SIC
+from sic.methods import Classifier, Loss, method
 from sic.supports import Support, read_supports, write_supports
 from sic.version import __version__
 
@@ -44,6 +44,11 @@ class Config:
     latent: int = 128
     b: float = 2
     method: str = "sic"
+    loss: Loss = "bce"
+    relu: bool = True
+    attribution: str | None = None
+    neighbours: int | None = None
+    inference_supports: str = "nearest"
     data: dict[str, Any] = field(default_factory=dict)
     """Where the training data came from and how it was split."""
     training: dict[str, Any] = field(default_factory=dict)
@@ -52,20 +57,25 @@ class Config:
     """Figures reached, each with the images it was measured on."""
 
 
+ADDED = ("method", "loss", "relu", "attribution", "neighbours", "inference_supports")
+"""Older files do not have these; what they hold are SIC models as the defaults say."""
+
+
 @dataclass
 class SavedModel:
     """A classifier with its configuration and its cases."""
 
-    classifier: SIC
+    classifier: Classifier
     config: Config
     supports: list[Support]
 
 
 def build(
     config: Config, supports: int, *, biases: bool = False, load: Load | None = None, measure: bool = False
-) -> SIC:
-    """A classifier of this configuration with room for `supports` support vectors; `load`, `biases` and `measure` as in
+) -> Classifier:
+    """A classifier of this configuration with room for `supports` cases; `load`, `biases` and `measure` as in
     `backbones.create`."""
+    kind = method(config.method)
     backbone = backbones.create(
         config.backbone,
         config.form,
@@ -75,14 +85,10 @@ def build(
         load=load,
         measure=measure,
     )
-    return SIC(
-        backbone,
-        len(config.classes),
-        supports,
-        latent=config.latent,
-        temperature=config.temperature,
-        b=config.b,
-    )
+    arguments: dict[str, Any] = {name: getattr(config, name) for name in kind.options}
+    if kind.with_cases:
+        arguments["supports"] = supports
+    return kind(backbone, len(config.classes), **arguments)
 
 
 def exact_arithmetic() -> None:
@@ -139,7 +145,7 @@ def read_config(folder: Path) -> tuple[Config, str]:
             raise SicError(f"{file} was written by a newer sic (format {content['format']}); update sic to read it.")
         if content["format"] < FORMAT:
             raise SicError(f"{file} was written by an older sic (format {content['format']}); train the model again.")
-        fields = {name: content[name] for name in Config.__dataclass_fields__}
+        fields = {name: content[name] for name in Config.__dataclass_fields__ if name in content or name not in ADDED}
         fields["preprocessing"] = Preprocessing(**content["preprocessing"])
         return Config(**fields), content["weights_sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -163,9 +169,9 @@ def load(folder: Path, device: torch.device | str = "cpu") -> SavedModel:
         try:
             classifier = build(config, len(supports))
             classifier.load_state_dict(load_tensors(data))
-            if classifier.support_classes.tolist() != [support.label for support in supports]:
+            if classifier.case_classes != [support.label for support in supports]:
                 raise ValueError("the supports are of other classes")
-            if not all(label < len(config.classes) for label in classifier.support_classes.tolist()):
+            if not all(label < len(config.classes) for label in classifier.case_classes):
                 raise ValueError("there are supports of unknown classes")
         except (RuntimeError, TypeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1].strip()

@@ -17,7 +17,7 @@ from sic.errors import SicError
 from sic.evaluate.accuracy import accuracy_figures
 from sic.evaluate.outputs import logits
 from sic.explain import Explanation, explain_classes
-from sic.methods import SIC
+from sic.methods import SIC, Classifier, odds
 from sic.supports import Support
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ ImageInput = str | Path | Image.Image | Tensor
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one support adds to its class's logit."""
+    """What one case adds to its class's logit (NW-Head: to its probability)."""
 
     label: str
     source: str
@@ -42,9 +42,9 @@ class Prediction:
     labels: list[str]
     """The classes found; in single-label data exactly one, the best."""
     probabilities: dict[str, float]
-    """Sigmoids, one per class; they need not add up to 1."""
+    """One per class; sigmoids, which need not add up to 1, unless the model was trained with --loss ce."""
     evidence: list[Evidence]
-    """All supports, the most similar first."""
+    """All supports, the most similar first; empty where the method has none."""
     similar_case: bool
     """False where every class stays below 0.5: the image looks like none of the cases."""
 
@@ -53,7 +53,7 @@ class Model:
     """A loaded classifier with its classes and its cases."""
 
     def __init__(self, saved: SavedModel) -> None:
-        self.classifier: SIC = saved.classifier
+        self.classifier: Classifier = saved.classifier
         self.config: Config = saved.config
         self.supports: list[Support] = saved.supports
 
@@ -62,15 +62,22 @@ class Model:
         return self.config.classes
 
     @property
+    def sic(self) -> SIC:
+        """The classifier, for what only SIC can do."""
+        if not isinstance(self.classifier, SIC):
+            raise SicError(f"This is for SIC models; this model was trained with --method {self.config.method}.")
+        return self.classifier
+
+    @property
     def device(self) -> torch.device:
-        return self.classifier.support_vectors.device
+        return next(self.classifier.parameters()).device
 
     def tensor(self, image: ImageInput) -> Tensor:
         """The model's view of an image: 3×S×S. A tensor must be that already (3×H×W, RGB in [0, 1])."""
         if isinstance(image, Tensor):
             if image.dim() != 3 or len(image) != 3 or not image.is_floating_point():
                 raise SicError(f"A tensor must be 3×H×W, RGB in [0, 1], not {image.dtype} of {tuple(image.shape)}.")
-            return image.to(self.device, self.classifier.support_vectors.dtype)
+            return image.to(next(self.classifier.parameters()))
         if not isinstance(image, str | Path | Image.Image):
             raise SicError(
                 f"Give a file, a Pillow image or a tensor, not {type(image).__name__} (predict_many takes lists)."
@@ -81,7 +88,7 @@ class Model:
             except UnreadableImage as error:
                 raise SicError(f"{image} cannot be used: {error}.") from None
         view = to_tensor(self.config.preprocessing(image.convert("RGB")))
-        return view.to(self.device, self.classifier.support_vectors.dtype)
+        return view.to(next(self.classifier.parameters()))
 
     def predict(self, image: ImageInput) -> Prediction:
         """Classify one image."""
@@ -90,8 +97,8 @@ class Model:
     @torch.no_grad()
     def predict_many(self, images: Sequence[ImageInput]) -> list[Prediction]:
         """Classify several images in one pass."""
-        evidence = self.classifier.evidence(self.classifier.encoder(torch.stack([self.tensor(i) for i in images])))
-        probabilities = self.classifier.logits(evidence).sigmoid()
+        logits, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
+        probabilities = self.classifier.probabilities(logits)
         return [self._prediction(e, p) for e, p in zip(evidence, probabilities, strict=True)]
 
     def _prediction(self, evidence: Tensor, probabilities: Tensor) -> Prediction:
@@ -132,6 +139,7 @@ class Model:
             nearest,
             prediction.probabilities,
             truth,
+            self.config.method,
         )
 
     def to(self, device: str | torch.device) -> "Model":
@@ -202,6 +210,8 @@ def _figures(model: Model, held_out: dict[str, list[Sample]]) -> dict[str, Any]:
     for split, samples in held_out.items():
         if samples:
             outputs = logits(model.classifier, [sample.path for sample in samples], model.config.preprocessing)
+            if model.config.loss == "ce":  # a yes is then a probability of 50 %, not a logit of 0
+                outputs = odds(model.classifier.probabilities(outputs.double()))
             figures[split] = accuracy_figures(outputs, samples, model.config.task, model.classes)
     figures["validation"]["note"] = "the best epoch was chosen on these images"
     return figures

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.ndimage import map_coordinates
-from torchvision.transforms import v2
 
 from sic.data.images import Preprocessing
-from sic.data.transforms import Augmentation, TrainingTransform, affine, evaluation_view, xray
+from sic.data.transforms import Augmentation, Moves, TrainingTransform, boxes, evaluation_view, photo
 
 SIZE = 32
 PREPROCESSING = Preprocessing(SIZE, 40)
@@ -21,6 +20,11 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def images(number: int, height: int = 40, width: int = 48) -> list[np.ndarray]:
     return list(np.random.default_rng(0).integers(0, 256, (number, height, width, 3), dtype=np.uint8))
+
+
+def affine(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """N×3×S×S bytes, moved as `--augmentation affine` does."""
+    return TrainingTransform("affine", Preprocessing(SIZE, SIZE))(list(batch.permute(0, 2, 3, 1).numpy()), generator)
 
 
 def ramps(number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -199,14 +203,14 @@ def test_xrays_move_as_in_the_paper() -> None:
 def test_xrays_lose_boxes_of_the_papers_sizes() -> None:
     """Told from the black around a moved image by the same movement without them."""
     size, number = 64, 400
-    image = np.full((size, size, 3), 250, np.uint8)
+    images = [np.full((size, size, 3), 250, np.uint8)] * number
     transform = TrainingTransform("xray", Preprocessing(size, size))
+    moves = transform.draw(images, generator(3))
+    assert moves is not None
+    whole = transform.apply(transform.canvas(images), Moves(moves.source, moves.extent, torch.zeros(number, 4)))
     shares = []
-    for seed in range(number):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=generator(seed))))
-            moved = v2.Compose(xray().transforms[:2])(torch.from_numpy(image).permute(2, 0, 1))
-        rows, columns = torch.where((transform([image], generator(seed))[0] != moved).any(0))
+    for image, moved in zip(transform.apply(transform.canvas(images), moves), whole, strict=True):
+        rows, columns = torch.where((image != moved).any(0))
         if len(rows) == 0:
             continue
         top, bottom, left, right = rows.min(), rows.max() + 1, columns.min(), columns.max() + 1
@@ -215,4 +219,60 @@ def test_xrays_lose_boxes_of_the_papers_sizes() -> None:
         shares.append(int((bottom - top) * (right - left)) / size**2 if (around > 0).all() else None)
     assert abs(len(shares) / number - 0.5) < 4 * 0.5 / math.sqrt(number)
     seen = [share for share in shares if share is not None]
-    assert 0.045 < min(seen) < 0.06 and 0.18 < max(seen) < 0.21
+    assert 0.04 < min(seen) < 0.06 and 0.18 < max(seen) < 0.22
+
+
+def test_photos_of_different_sizes_do_not_see_each_other() -> None:
+    """Bright images on canvases of every size: nothing of the filling comes in."""
+    sizes = [(40, 48), (60, 40), (40, 40), (40, 160)] * 50
+    batch = [np.full((*size, 3), 200, np.uint8) for size in sizes]
+    out = TrainingTransform("photo", PREPROCESSING)(batch, generator(4))
+    assert set(out.unique().tolist()) == {0, 200}
+    assert (out[:, 0] > 0).any(2).any(1).all()
+
+
+def test_photo_crops_against_their_definition() -> None:
+    """The cropped rectangle, read off the map: inside the image, of the area and proportions that were asked for."""
+    sides = torch.tensor([(48, 40), (40, 60), (400, 40)]).repeat(300, 1)
+    maps = photo(sides, generator(7)).double()
+    half, centre = torch.stack([maps[:, 0, 0], maps[:, 1, 1]], 1).abs(), maps[:, :, 2]
+    assert (maps[:, 0, 1] == 0).all() and (maps[:, 1, 0] == 0).all() and (maps[:, 1, 1] > 0).all()
+    assert (centre.abs() + half <= 1 + 1e-6).all()
+    area, (width, height) = half.prod(1), (half * sides).T
+    ratio = width / height
+    strip = sides[:, 0] == 400
+    assert ((ratio > 0.749) & (ratio < 1.334)).all()
+    assert 0.079 < area[~strip].min() < 0.1 and 0.9 < area[~strip].max() <= 1
+    # A strip is ten times as wide as high: the largest crop of 4:3 takes 13 % of it, in the middle where nothing fits.
+    assert area[strip].max() < 0.134
+    assert (centre[strip & (area > 0.1333)].abs() < 1e-6).all() and (strip & (area > 0.1333)).sum() > 50
+    assert abs((maps[:, 0, 0] < 0).double().mean().item() - 0.5) < 4 * 0.5 / math.sqrt(len(maps))
+
+
+def test_photo_pixels_against_scipy() -> None:
+    y, x = np.mgrid[:40, :48]
+    picture = (127 + 60 * np.sin(x / 7) + 60 * np.cos(y / 5)).astype(np.uint8)
+    transform = TrainingTransform("photo", PREPROCESSING)
+    # A canvas that is larger than the picture: another image of the batch is.
+    batch = [np.repeat(picture[:, :, None], 3, 2), np.zeros((50, 70, 3), np.uint8)] * 6
+    moves = transform.draw(batch, generator(9))
+    assert moves is not None
+    moves.erased.zero_()
+    moved = transform.apply(transform.canvas(batch), moves)[::2, 0].double().numpy()
+    grid = (2 * np.arange(SIZE) + 1) / SIZE - 1
+    for image, ((a, _, c), (_, e, f)) in zip(moved, moves.source[::2].double().numpy(), strict=True):
+        columns, rows = ((a * grid + c + 1) * 48 - 1) / 2, ((e * grid + f + 1) * 40 - 1) / 2
+        at = np.stack(np.meshgrid(rows, columns, indexing="ij"))
+        expected = map_coordinates(picture.astype(float), at, order=1, mode="nearest")
+        assert np.abs(image - expected).max() < 0.6
+
+
+def test_boxes_are_of_the_asked_areas_and_lie_inside() -> None:
+    found = boxes(2000, (0.1, 0.3), generator(2))
+    erased = found[(found != 0).any(1)]
+    assert abs(len(erased) / 2000 - 0.5) < 4 * 0.5 / math.sqrt(2000)
+    left, top, right, bottom = erased.T
+    area, ratio = (right - left) * (bottom - top), (right - left) / (bottom - top)
+    assert 0.1 <= area.min() < 0.102 and 0.298 < area.max() <= 0.3001
+    assert 0.29 < ratio.min() < 0.4 and 2.7 < ratio.max() < 3.31
+    assert erased.min() >= 0 and erased.max() <= 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from sic.supports import select, select_class
+from sic.supports import select, select_class, select_how
 
 
 def latents(rows: int, columns: int = 4, seed: int = 0) -> np.ndarray:
@@ -105,3 +105,41 @@ def test_the_choice_is_deterministic() -> None:
     candidates = {0: range(20), 1: range(20, 40)}
     first, second = (select(points, candidates, 3, seed=1) for _ in range(2))
     np.testing.assert_array_equal(first, second)
+
+
+CANDIDATES = {0: [0, 2, 4, 6, 8, 10], 2: [1, 3, 5], 1: [7]}
+
+
+def test_nearest_is_select() -> None:
+    points = latents(12)
+    chosen, (rows, classes) = select_how("nearest", points, CANDIDATES, 2), select(points, CANDIDATES, 2)
+    np.testing.assert_array_equal(chosen.rows, rows)
+    np.testing.assert_array_equal(chosen.classes, classes)
+    np.testing.assert_array_equal(chosen.vectors, points[rows])
+
+
+def test_centroids_are_means_and_no_images() -> None:
+    points = latents(12)
+    chosen = select_how("centroid", points, CANDIDATES, 2)
+    assert chosen.rows.tolist() == [-1] * 5 and chosen.classes.tolist() == [0, 0, 1, 2, 2]
+    np.testing.assert_allclose(chosen.vectors[2], points[7], rtol=1e-6)
+    one = select_how("centroid", points, CANDIDATES, 1)
+    np.testing.assert_allclose(one.vectors[0], points[CANDIDATES[0]].mean(axis=0), rtol=1e-5)
+    assert chosen.vectors.dtype == np.float32
+
+
+def test_random_supports_are_of_their_class_and_depend_on_the_seed_alone() -> None:
+    points = latents(12)
+    drawn = [select_how("random", points, CANDIDATES, 2, seed) for seed in range(20)]
+    for chosen in drawn:
+        assert chosen.classes.tolist() == [0, 0, 1, 2, 2] and len(set(chosen.rows.tolist())) == 5
+        assert all(row in CANDIDATES[label] for row, label in zip(chosen.rows, chosen.classes, strict=True))
+        np.testing.assert_array_equal(chosen.vectors, points[chosen.rows])
+    assert {row for chosen in drawn for row in chosen.rows.tolist()} == {*range(9), 10}
+    np.testing.assert_array_equal(drawn[3].rows, select_how("random", latents(12, seed=9), CANDIDATES, 2, 3).rows)
+
+
+def test_full_is_everyone() -> None:
+    chosen = select_how("full", latents(12), CANDIDATES, 1)
+    assert chosen.rows.tolist() == [0, 2, 4, 6, 8, 10, 7, 1, 3, 5]
+    assert chosen.classes.tolist() == [0] * 6 + [1] + [2] * 3

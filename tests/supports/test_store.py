@@ -98,3 +98,12 @@ def test_a_missing_checksum_is_noticed(folder: Path) -> None:
     (folder / "supports.json").write_text(json.dumps(entries))
     with pytest.raises(SicError, match="sha256"):
         read_supports(folder)
+
+
+def test_the_part_of_an_image_that_a_case_is_comes_back(tmp_path: Path) -> None:
+    cases = [Support(0, "a.png", None, (1, 2, 30, 40)), Support(1, "b.png", None)]
+    write_supports(cases, tmp_path)
+    assert read_supports(tmp_path) == cases
+    edit(tmp_path, 0, box=[1, 2])
+    with pytest.raises(SicError, match="does not hold readable supports"):
+        read_supports(tmp_path)

@@ -57,7 +57,8 @@ def shown(images: torch.Tensor) -> list[int]:
 
 
 def equal(a: Batch, b: Batch) -> bool:
-    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in Batch.__dataclass_fields__)
+    names = [name for name in Batch.__dataclass_fields__ if name != "moves"]
+    return a.moves is b.moves is None and all(torch.equal(getattr(a, name), getattr(b, name)) for name in names)
 
 
 def test_only_images_with_one_label_are_candidates() -> None:
@@ -152,6 +153,15 @@ def test_the_number_of_workers_does_not_matter(augmentation: str) -> None:
     assert len(runs[0]) == 2 * len(batches) == len(runs[1])
     assert all(equal(a, b) for a, b in zip(*runs, strict=True))
     assert not equal(runs[0][0], runs[0][len(batches)])
+
+
+@pytest.mark.parametrize("augmentation", ["none", "affine", "photo", "xray"])
+def test_a_device_can_do_what_the_loader_would_have_done(augmentation: str) -> None:
+    ready, pending = make(augmentation=augmentation), make(augmentation=augmentation)
+    pending.on_device = True
+    moved, waiting = ready[1, 2], pending[1, 2]
+    assert (waiting.moves is None) == (augmentation == "none")
+    assert torch.equal(pending.transform.apply(waiting.queries, waiting.moves), moved.queries)
 
 
 def test_epoch_steps() -> None:

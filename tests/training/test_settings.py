@@ -71,12 +71,14 @@ def test_said_values_win(tmp_path: Path) -> None:
         "batch_size": 5, "recipe": "paper", "augmentation": "affine", "supports_per_class": 1, "latent": 16, "b": 1.5,
         "seed": 9, "validation": 0.3, "weights": start(tmp_path), "keep_support_images": False,
         "form": "bcos", "antialiased": False, "balance": True, "allow_leaks": True, "preset": "voc-resnet50",
+        "method": "sic", "loss": "bce", "relu": False, "inference_supports": "random", "weight_decay": 0.25,
     }  # fmt: skip
     before = dict(said)
     settings = choose(data(tmp_path), said)[0]
     assert said == before
     fields = asdict(settings)
     assert fields.pop("preprocessing") == {"size": 48, "resize": 48, "fit": "squash"}
+    assert (fields.pop("attribution"), fields.pop("neighbours")) == (None, None)  # of other methods
     assert fields == {name: value for name, value in said.items() if name not in ("size", "fit")}
 
 

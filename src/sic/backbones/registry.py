@@ -28,6 +28,8 @@ class Body:
     std: tuple[float, ...] = IMAGENET_STD
     example: Tensor | None = None
     """Images on which to measure that its conversion is right; None: our tests have."""
+    patch: int | None = None
+    """Side of the patch that a feature sees, where that is small and exact: BagNets, which are conventional only."""
 
 
 class Backbone(nn.Module):
@@ -35,22 +37,54 @@ class Backbone(nn.Module):
 
     mean: Tensor
     std: Tensor
+    compiled = False
+    """Whether the network is compiled where it is in training mode; elsewhere batches come in every size."""
 
     def __init__(self, network: nn.Module, body: Body, form: Form) -> None:
         super().__init__()
-        self.network, self.features, self.form = network, body.features, form
+        self.network, self.features, self.form, self.patch = network, body.features, form, body.patch
         self.register_buffer("mean", torch.tensor(body.mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(body.std)[:, None, None], persistent=False)
+        self._fast: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.form == "conventional":
-            return self.pooled((images - self.mean) / self.std)
-        return self.pooled(encode_colours(images))
+        return self.pooled(self.prepared(images))
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """What the network takes: encoded colours N×6×H×W, or normalised ones where it is conventional."""
+        return (images - self.mean) / self.std if self.form == "conventional" else encode_colours(images)
 
     def pooled(self, prepared: Tensor) -> Tensor:
-        """N×F of what the network takes: encoded colours N×6×H×W, or normalised ones where it is conventional."""
-        out = self.network(prepared)
+        """N×F of what the network takes."""
+        out = self._run("forward", prepared)
         return out.mean(dim=(2, 3)) if out.dim() == 4 else out
+
+    def _run(self, name: str, prepared: Tensor) -> Tensor:
+        """What the network's method `name` returns."""
+        method = getattr(self.network, name)
+        if not (self.compiled and self.training):
+            return self.network(prepared) if name == "forward" else method(prepared)
+        if name not in self._fast:
+            self._fast[name] = torch.compile(method, dynamic=False)
+        return self._fast[name](prepared)
+
+    @property
+    def map_features(self) -> int:
+        """F' of `feature_maps`."""
+        return int(getattr(self.network, "num_features", self.features))
+
+    def feature_maps(self, prepared: Tensor) -> Tensor:
+        """The last feature maps before pooling, N×F'×h×w (some networks have another F after it)."""
+        own_pooling = hasattr(self.network, "forward_features")  # timm's networks
+        maps = self._run("forward_features" if own_pooling else "forward", prepared)
+        if maps.dim() != 4:
+            raise SicError("This needs a backbone with feature maps: choose a convolutional one, not a transformer.")
+        return maps
+
+    def pool_maps(self, maps: Tensor) -> Tensor:
+        """N×F of the last feature maps; `pooled` in two steps."""
+        head = getattr(self.network, "forward_head", None)
+        return maps.mean(dim=(2, 3)) if head is None else head(maps)
 
 
 Load = Callable[[nn.Module], None]
@@ -105,6 +139,8 @@ def create(
         raise SicError(f"--form must be one of {', '.join(FORMS)}, not {form!r}.")
     body = build(name)
     network = body.network
+    if body.patch is not None and form != "conventional":
+        raise SicError(f"{name} is a conventional network only; use another --backbone with --form {form}.")
     if load is not None and form != "bcos":
         load(network)
     if form != "conventional":

@@ -92,7 +92,7 @@ def check(weights: str, backbone: str, form: Form) -> None:
                 f"or one of {', '.join(PUBLISHED)}."
             )
     elif weights not in published(backbone, form):
-        forms: tuple[Form, ...] = ("bcos", "bcosified")
+        forms: tuple[Form, ...] = ("conventional",) if form == "conventional" else ("bcos", "bcosified")
         known = [f"--form {other} --weights {name}" for other in forms for name in published(backbone, other)]
         hint = f"there are: {' and '.join(known)}" if known else "give a file, or a sic model that you trained before"
         raise SicError(f"There are no weights called {weights} for a {form} {backbone}; {hint}.")

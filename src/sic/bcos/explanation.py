@@ -1,7 +1,7 @@
 """Explanation mode: inside it every input-dependent scale is a constant, so that one backward pass yields `W(x)`.
 
 The mode is a context variable: no other thread sees it, nothing has to be switched back, and a model carries no trace
-of having been explained.
+of having been explained. Compiled networks explain themselves uncompiled: the compiler need not know of the mode.
 """
 
 from collections.abc import Iterator
@@ -36,14 +36,20 @@ def explaining() -> Iterator[Trace]:
             torch.enable_grad(),
             torch.autocast("cuda", enabled=False),
             torch.autocast("cpu", enabled=False),
+            torch.compiler.set_stance("force_eager"),
         ):
             yield trace
     finally:
         _trace.reset(token)
 
 
+def _current() -> Trace | None:
+    """The trace to write to, if there is one; what is being compiled is not being explained."""
+    return None if torch.compiler.is_compiling() else _trace.get()
+
+
 def is_explaining() -> bool:
-    return _trace.get() is not None
+    return _current() is not None
 
 
 def frozen(scale: Tensor) -> Tensor:
@@ -53,7 +59,7 @@ def frozen(scale: Tensor) -> Tensor:
 
 def source(encoded: Tensor) -> Tensor:
     """Mark the encoded input; while explaining it becomes the leaf that contributions are traced to."""
-    trace = _trace.get()
+    trace = _current()
     if trace is None:
         return encoded
     if trace.source is not None:
@@ -65,7 +71,7 @@ def source(encoded: Tensor) -> Tensor:
 def constant(term: Tensor, batch: int) -> Tensor:
     """An input-independent term (a positional code, a bias) for `batch` inputs: shape 1×… in, batch×… out."""
     term = term.expand(batch, *term.shape[1:])
-    trace = _trace.get()
+    trace = _current()
     if trace is None:
         return term
     leaf = term.clone().detach().requires_grad_()
@@ -75,7 +81,7 @@ def constant(term: Tensor, batch: int) -> Tensor:
 
 def constant_parameter(value: Tensor) -> Tensor:
     """A parameter as an input-independent term; while explaining one copy for each input."""
-    trace = _trace.get()
+    trace = _current()
     if trace is None or trace.source is None:
         return value
     while value.dim() < 3 or len(value) != 1:  # some leave the batch's dimension out

@@ -13,42 +13,36 @@ EPS = 1e-6
 """Added to squared patch norms, as in B-cos v2, so that an all-zero patch gives zero and a finite gradient."""
 
 
-def cosine_scale(linear: Tensor, norm: Tensor, b: float) -> Tensor:
-    """`|cos|^(B-1)` for `linear = ŵᵀx` and `norm = ‖x‖ > 0`; constant while explaining."""
-    linear, norm = frozen(linear), frozen(norm)
-    cosine = linear.abs() / norm
+def cosine_scale(linear: Tensor, inverse_norm: Tensor, b: float | Tensor) -> Tensor:
+    """`|cos|^(B-1)` for `linear = ŵᵀx` and `inverse_norm = 1 / ‖x‖`; constant while explaining."""
+    if linear.dtype == torch.bfloat16:  # reaches as far as float32, which float16 does not
+        inverse_norm = inverse_norm.bfloat16()
+    cosine = (frozen(linear).abs() * frozen(inverse_norm)).to(linear.dtype)
     # A non-integer power has no finite slope at zero; the small offset gives it one.
-    return cosine if b == 2 else (cosine + EPS).pow(b - 1)
+    return cosine if not isinstance(b, Tensor) and b == 2 else (cosine + EPS).pow(b - 1)
 
 
 def bcos_similarity(x: Tensor, vectors: Tensor, b: float = 2) -> Tensor:
     """B-cos units with the weights `vectors / ‖vectors‖`: N×d and S×d give N×S. A zero vector is similar to nothing."""
     directions = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-12)
     linear = x @ directions.T
-    if b == 1:
-        return linear
-    return linear * cosine_scale(linear, x.norm(dim=1, keepdim=True) + 1e-12, b)
+    return linear if b == 1 else linear * cosine_scale(linear, 1 / (x.norm(dim=1, keepdim=True) + 1e-12), b)
+
+
+def wide_type(x: Tensor) -> torch.dtype:
+    """What norms and variances of `x` are computed in: half precision is too coarse for them."""
+    return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
 
 
 def widened(x: Tensor) -> Tensor:
-    """Half precision is too coarse for norms and variances."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
-def unit_norms(weight: Tensor) -> Tensor:
-    """`‖w‖` of every output unit."""
-    return weight.flatten(1).norm(dim=1).clamp_min(1e-12)
-
-
-def unit_norm(weight: Tensor) -> Tensor:
-    """`ŵ`: every output unit's weights scaled to norm 1."""
-    return weight / unit_norms(weight).view(-1, *[1] * (weight.dim() - 1))
+    return x.to(wide_type(x))
 
 
 class BcosUnit(Fading):
     """What B-cos layers share. `unit`: the weights count by their direction only, as in B-cos v2; otherwise their norm
     scales the output, as in the conventional layer that they come from."""
 
+    weight: Tensor
     b: float
     unit: bool
 
@@ -58,9 +52,22 @@ class BcosUnit(Fading):
         self.b, self.unit = b, unit
 
     @property
-    def current_b(self) -> float:
+    def current_b(self) -> float | Tensor:
         """B, while fading somewhere between 1 and its final value."""
         return 1 + self.progress * (self.b - 1)
+
+    @property
+    def is_linear(self) -> bool:
+        """B is 1 for now: no cosine counts."""
+        return self.b == 1 or (not isinstance(self.progress, Tensor) and self.progress == 0)
+
+    def scaled_weight(self) -> Tensor:
+        """`ŵ`. Where the norm counts: `ŵ ‖w‖^(1/B)`, which `|ŵᵀx|^(B-1)` makes `‖w‖` of the output."""
+        if self.is_linear and not self.unit:
+            return self.weight
+        norms = self.weight.flatten(1).norm(dim=1).clamp_min(1e-12)
+        factor = 1 / norms if self.unit else norms ** (1 / self.current_b - 1)
+        return self.weight * factor.view(-1, *[1] * (self.weight.dim() - 1))
 
 
 class BcosLinear(BcosUnit, nn.Linear):
@@ -73,12 +80,10 @@ class BcosLinear(BcosUnit, nn.Linear):
         self.set_up(b, unit)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = linear = F.linear(x, unit_norm(self.weight) if self.unit else self.weight)
-        if self.current_b != 1:
-            norm = widened(x).norm(dim=-1, keepdim=True) + 1e-12
-            if not self.unit:
-                linear = linear / unit_norms(self.weight)
-            out = out * cosine_scale(linear, norm, self.current_b).to(out.dtype)
+        out = F.linear(x, self.scaled_weight())
+        if not self.is_linear:
+            inverse = 1 / (torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide_type(x)) + 1e-12)
+            out = out * cosine_scale(out, inverse, self.current_b)
         return add_bias(out, self.bias, self.progress)
 
     def extra_repr(self) -> str:
@@ -117,24 +122,32 @@ class BcosConv2d(BcosUnit, nn.Conv2d):
         )
         self.set_up(b, unit)
 
-    def patch_norms(self, x: Tensor) -> Tensor:
-        """`‖patch‖`, N×G×H'×W': the root of a box-filtered sum of squares over each group's channels."""
-        squares = widened(x).square().unflatten(1, (self.groups, -1)).sum(2)
-        box = squares.new_ones(self.groups, 1, *self.kernel_size)
-        with torch.autocast(x.device.type, enabled=False):
-            sums = F.conv2d(squares, box, None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
-        return (sums + EPS).sqrt()
+    def inverse_norms(self, x: Tensor) -> Tensor:
+        """`1 / ‖patch‖`, N×G×H'×W', from a box-filtered sum of squares over each group's channels."""
+        if self.groups == 1:
+            squares = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=wide_type(x)).square()
+        else:
+            squares = widened(x).square().unflatten(1, (self.groups, -1)).sum(2)
+        return (self._box_sums(squares) + EPS).rsqrt()
+
+    def _box_sums(self, squares: Tensor) -> Tensor:
+        """Sums over the windows that the convolution looks at, N×G×H'×W'."""
+        if self.kernel_size == (1, 1) and self.padding == (0, 0):
+            return squares[:, :, :: self.stride[0], :: self.stride[1]]
+        with torch.autocast(squares.device.type, enabled=False):
+            if (squares.is_cuda or torch.compiler.is_compiling()) and self.dilation == (1, 1):
+                # On the CPU the convolution is faster; compilers fuse the pooling with what is before and after it.
+                return F.avg_pool2d(squares, self.kernel_size, self.stride, self.padding, divisor_override=1)  # type: ignore[arg-type]
+            box = squares.new_ones(self.groups, 1, *self.kernel_size)
+            return F.conv2d(squares, box, None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = unit_norm(self.weight) if self.unit else self.weight
-        out = linear = F.conv2d(x, weight, None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
-        if self.current_b != 1:
-            norms = self.patch_norms(x)
+        out = F.conv2d(x, self.scaled_weight(), None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
+        if not self.is_linear:
+            inverse = self.inverse_norms(x)
             if 1 < self.groups < self.out_channels:
-                norms = norms.repeat_interleave(self.out_channels // self.groups, dim=1)
-            if not self.unit:
-                linear = linear / unit_norms(self.weight)[:, None, None]
-            out = out * cosine_scale(linear, norms, self.current_b).to(out.dtype)
+                inverse = inverse.repeat_interleave(self.out_channels // self.groups, dim=1)
+            out = out * cosine_scale(out, inverse, self.current_b)
         return add_bias(out, None if self.bias is None else self.bias[:, None, None], self.progress)
 
     def extra_repr(self) -> str:

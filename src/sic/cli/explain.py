@@ -21,6 +21,9 @@ def explain(
     classes: Annotated[
         list[str] | None, typer.Option("--class", help="Explain this class instead of the answer; may be repeated.")
     ] = None,
+    attribution: Annotated[
+        str | None, typer.Option(help="Another way to explain than the model's own, where its method has several.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Draw and read out the explanation of the answers: contributions, evidence, supports."""
@@ -28,6 +31,8 @@ def explain(
     from sic.model import load
 
     loaded = load(model)
+    if attribution is not None:
+        loaded.classifier.explain_with(attribution)
     files = image_files(images)
     folder = len(files) > 1
     if not folder and out.suffix.lower() not in (".png", ".pdf", ".svg"):

@@ -48,16 +48,13 @@ def predict(
                 table.add_row(result["image"], result["error"], "", "", "")
                 continue
             best = max(result["probabilities"].items(), key=lambda item: item[1])
-            answer = ", ".join(result["labels"]) if result["similar_case"] else f"no similar case (nearest: {best[0]})"
+            nothing = "no similar case" if loaded.config.method == "sic" else "no class reaches 50 %"
+            answer = ", ".join(result["labels"]) if result["similar_case"] else f"{nothing} (nearest: {best[0]})"
             shown = [result["probabilities"][name] for name in result["labels"]] or [best[1]]
-            top = next(e for e in result["evidence"] if e["label"] == (result["labels"] or [best[0]])[0])
-            table.add_row(
-                result["image"],
-                answer,
-                ", ".join(map(percent, shown)),
-                f"{top['source']} ({top['label']})",
-                f"{top['value']:.2f}",
-            )
+            named = (result["labels"] or [best[0]])[0]
+            top = next((e for e in result["evidence"] if e["label"] == named), None)
+            case = ("", "") if top is None else (f"{top['source']} ({top['label']})", f"{top['value']:.2f}")
+            table.add_row(result["image"], answer, ", ".join(map(percent, shown)), *case)
         OUT.print(table)
     if failed:
         raise typer.Exit(1)

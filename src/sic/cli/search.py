@@ -69,7 +69,7 @@ def search(
         passed_on = [*_tokens(context, said), "--workers", str(max(1, loader_workers() // workers))]
 
         def command(point: "Point", folder: Path, goes_on: bool) -> list[str]:
-            target = ["--out", str(folder), *_at(point), *(["--resume"] if goes_on else [])]
+            target = ["--out", str(folder), *_at(point, found), *(["--resume"] if goes_on else [])]
             return [sys.executable, "-m", "sic", "train", data, *target, *passed_on]
 
         found.run(command, workers, talker)
@@ -111,6 +111,7 @@ def _begin(
     """A search with its queue filled, and the flags of its trials. Nothing is written before all is checked."""
     from sic.data import open as open_data
     from sic.data.dataset import require_outside
+    from sic.methods import method
     from sic.training import choose
     from sic.training.grid import default_axes
     from sic.training.search import BOOKS, Search, require_optuna
@@ -126,6 +127,8 @@ def _begin(
     wanted = {SETTINGS.get(name, name): value for name, value in said.items()}
     known = {*Settings.__dataclass_fields__, "size", "fit"}
     settings, notes = choose(opened, {name: value for name, value in wanted.items() if name in known})
+    if temperatures and "temperature" not in method(settings.method).options:
+        raise SicError(f"--temperature means nothing to --method {settings.method}; leave it out.")
     talker.say("Chosen: " + "; ".join(notes) + ".")
     found = found or Search(out, storage)
     images = {split: len(samples) for split, samples in opened.splits.items()}
@@ -166,8 +169,11 @@ def _tokens(context: typer.Context, said: dict[str, Any]) -> list[str]:
     return tokens
 
 
-def _at(point: "Point") -> list[str]:
-    return ["--lr", f"{point[0]:g}", "--temperature", f"{point[1]:g}"]
+def _at(point: "Point", found: "Search") -> list[str]:
+    from sic.methods import method
+
+    temperature = ["--temperature", f"{point[1]:g}"] if "temperature" in method(found.settings.method).options else []
+    return ["--lr", f"{point[0]:g}", *temperature]
 
 
 def _result(found: "Search", data: str, flags: list[str]) -> dict[str, Any]:
@@ -184,7 +190,9 @@ def _result(found: "Search", data: str, flags: list[str]) -> dict[str, Any]:
     score = MAIN_SCORE[found.record["data"]["task"]]
     draw(trials, SCORE_NAMES[score], picture)
     winner = best(trials)
-    again = ["sic", "train", data, "--out", str(found.out / "best"), *flags, *_at(winner.point)] if winner else None
+    again = (
+        ["sic", "train", data, "--out", str(found.out / "best"), *flags, *_at(winner.point, found)] if winner else None
+    )
     return {
         "search": str(found.out),
         "score": score,

@@ -18,11 +18,12 @@ def _list_presets(name: str | None) -> str | None:
 
     from sic.training.presets import PRESETS
 
-    table = Table("preset", "data", "backbone", "T", "rate", "epochs", "batch", "weights", "reported", "from")
+    table = Table("preset", "data", "method", "backbone", "T", "rate", "epochs", "batch", "weights", "reported", "from")
     for key, preset in PRESETS.items():
-        numbers = (f"{preset.temperature:g}", f"{preset.lr:g}", str(preset.epochs), str(preset.batch_size))
+        temperature = "" if preset.temperature is None else f"{preset.temperature:g}"
+        numbers = (temperature, f"{preset.lr:g}", str(preset.epochs), str(preset.batch_size))
         words = (preset.weights or "none", preset.reported, preset.source)
-        table.add_row(key, preset.data, preset.backbone, *numbers, *words)
+        table.add_row(key, preset.data, preset.method, preset.backbone, *numbers, *words)
     OUT.print(table)
     raise typer.Exit
 
@@ -38,9 +39,16 @@ def train(
             callback=_list_presets, is_eager=True, help="The paper's settings for a dataset; `list` shows them all."
         ),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="sic, or one that it is compared with: blackbox, bcos, bagnet, nwhead, protopnet."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training images.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Feature extractor.")] = None,
-    form: Annotated[str | None, typer.Option(help="bcos, or bcosified: made from a conventional network.")] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(help="bcos; bcosified: made from a conventional network; conventional: for some other methods."),
+    ] = None,
     antialias: Annotated[
         bool | None, typer.Option("--antialias/--no-antialias", help="Blur before striding: no grid in the maps.")
     ] = None,
@@ -53,10 +61,34 @@ def train(
         str | None, typer.Option(help="What to start from: imagenet, imagenet-long, a file, or a sic model directory.")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="bce: a yes or no for every class; ce: classes exclude each other.")
+    ] = None,
     temperature: Annotated[float | None, typer.Option("--temperature", "-T", help="T of the evidence.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="Queries per step.")] = None,
-    supports: Annotated[int | None, typer.Option(min=1, help="Supports per class.")] = None,
+    supports: Annotated[int | None, typer.Option(min=1, help="Supports (ProtoPNet: prototypes) per class.")] = None,
+    inference_supports: Annotated[
+        str | None,
+        typer.Option(
+            help="Who they are after training: nearest (images nearest to centroids of k-means), centroid (these "
+            "themselves), random, or full (all images; nwhead)."
+        ),
+    ] = None,
+    neighbours: Annotated[
+        int | None, typer.Option(min=1, help="Look only at so many nearest supports (nwhead).")
+    ] = None,
     latent: Annotated[int | None, typer.Option(min=1, help="Size of the latent vectors.")] = None,
+    relu: Annotated[
+        bool | None, typer.Option("--relu/--no-relu", help="Whether latents are non-negative (sic).")
+    ] = None,
+    attribution: Annotated[
+        str | None,
+        typer.Option(
+            help="How to explain: input-x-gradient, integrated-gradients or grad-cam (blackbox); enlarged or box "
+            "(protopnet)."
+        ),
+    ] = None,
     b: Annotated[float | None, typer.Option("--b", min=1, help="B of the B-cos units.")] = None,
     augmentation: Annotated[str | None, typer.Option(help="none, affine, photo or xray.")] = None,
     validation: Annotated[float | None, typer.Option(min=0.01, max=0.9, help="Share held out.")] = None,
@@ -66,6 +98,9 @@ def train(
     ] = None,
     allow_leaks: Annotated[
         bool | None, typer.Option("--allow-leaks", help="Train although held-out images are copies of training images.")
+    ] = None,
+    compile: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Compile the network: pays in long runs on a GPU.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     support_images: Annotated[
@@ -79,6 +114,7 @@ def train(
     """Train a SIC model on a folder of images; what you do not say is chosen and told."""
     said = {
         "preset": preset,
+        "method": method,
         "epochs": epochs,
         "backbone": backbone,
         "form": form,
@@ -88,15 +124,22 @@ def train(
         "recipe": recipe,
         "weights": weights,
         "lr": lr,
+        "weight_decay": weight_decay,
+        "loss": loss,
         "temperature": temperature,
         "batch_size": batch_size,
         "supports_per_class": supports,
+        "inference_supports": inference_supports,
+        "neighbours": neighbours,
         "latent": latent,
+        "relu": relu,
+        "attribution": attribution,
         "b": b,
         "augmentation": augmentation,
         "validation": validation,
         "balance": balance,
         "allow_leaks": allow_leaks,
+        "compiled": compile,
         "seed": seed,
         "keep_support_images": support_images,
     }
@@ -150,7 +193,7 @@ def summarise(result: dict[str, Any]) -> None:
     chosen = " (on which the best epoch was chosen)" if measured == "validation" else ""
     if score == "map":
         chosen += f", all labels right in {figures['exact_match']:.1%} of them"
-    answered = figures["similar_case"]
+    answered = figures["similar_case"] if result["settings"]["method"] == "sic" else 1
     marked = "" if answered == 1 else f" {1 - answered:.1%} of them are marked as no similar case."
     OUT.print(
         f"{SCORE_NAMES[score]} {result[score]:.1%} on {figures['images']} {measured} images{chosen}.{marked}\n"

@@ -38,8 +38,8 @@ def verify(
         talker.say(f"Measuring on {len(files)} images: {name}.")
         images = torch.cat(list(view_batches(files, loaded.config.preprocessing)))
         axioms = measure(
-            loaded.classifier,
-            load(model).classifier,
+            loaded.sic,
+            load(model).sic,
             images,
             seed=seed,
             compiled=compiled,

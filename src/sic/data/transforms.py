@@ -1,7 +1,8 @@
-"""Training transforms on the loader's side: reduced images in, a batch of bytes N×3×S×S out."""
+"""Training transforms: bytes in, bytes N×3×S×S out. Chance is drawn as numbers where a batch is put together; moving
+the pixels by them is one batched operation, on the device that trains."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,51 +10,29 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchvision.transforms import v2
 
 from sic.data.images import Pixels, Preprocessing
 
 Augmentation = Literal["none", "affine", "photo", "xray"]
 
 
+@dataclass
+class Moves:
+    """What happens to each image of a batch."""
+
+    source: Tensor
+    """N×2×3: where (x, y, 1) of the result comes from; both run from -1 to 1 over the image."""
+    extent: Tensor
+    """N×2: width and height of each image within the canvas, as shares."""
+    erased: Tensor
+    """N×4: left, top, right, bottom of what is blackened, as shares of the result; all 0 where nothing is."""
+
+
 def evaluation_view(images: Sequence[Pixels], preprocessing: Preprocessing) -> Tensor:
     """Central crops, as the model sees images after training."""
-    return torch.from_numpy(np.stack([preprocessing.crop(image) for image in images])).permute(0, 3, 1, 2)
-
-
-def affine(batch: Tensor, generator: torch.Generator) -> Tensor:
-    """Each image by itself: flipped or not, turned by up to 12°, scaled by 0.85–1.15, shifted by up to 10 %.
-
-    What comes in from outside the image is its mirror image, so that no black corner can become a feature.
-    """
-    number = len(batch)
-
-    def uniform(low: float, high: float) -> Tensor:
-        return torch.empty(number).uniform_(low, high, generator=generator).to(batch.device)
-
-    angle, scale = uniform(-12, 12) * (math.pi / 180), 1 / uniform(0.85, 1.15)
-    flip = 1 - 2 * (uniform(0, 1) < 0.5).float()
-    cosine, sine = scale * angle.cos(), scale * angle.sin()
-    shift_x, shift_y = uniform(-0.2, 0.2), uniform(-0.2, 0.2)  # the grid runs from -1 to 1
-    rows = [torch.stack([flip * cosine, -flip * sine, shift_x], 1), torch.stack([sine, cosine, shift_y], 1)]
-    grid = F.affine_grid(torch.stack(rows, 1), list(batch.shape), align_corners=False)
-    moved = F.grid_sample(batch.float(), grid, padding_mode="reflection", align_corners=False)
-    return moved.round().to(torch.uint8)
-
-
-def photo(size: int) -> v2.Transform:
-    """The paper's for photographs: random crops of 8–100 %, flips, boxes of 2–33 % blackened in every other image."""
-    crop = v2.RandomResizedCrop(size, scale=(0.08, 1), interpolation=v2.InterpolationMode.BILINEAR)
-    return v2.Compose([crop, v2.RandomHorizontalFlip(0.5), v2.RandomErasing(0.5, scale=(0.02, 0.33))])
-
-
-def xray() -> v2.Transform:
-    """The paper's for chest X-rays: flipped, turned, shifted, scaled, boxes of 5–20 % blackened in every other image.
-
-    What comes in from outside is black, as is the air around a patient.
-    """
-    move = v2.RandomAffine(45, translate=(0.15, 0.15), scale=(0.85, 1.15), interpolation=v2.InterpolationMode.BILINEAR)
-    return v2.Compose([v2.RandomHorizontalFlip(0.5), move, v2.RandomErasing(0.5, scale=(0.05, 0.2))])
+    empty = np.empty((0, preprocessing.size, preprocessing.size, 3), np.uint8)  # a batch may have no supports
+    views = np.stack([preprocessing.crop(image) for image in images]) if images else empty
+    return torch.from_numpy(views).permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -63,19 +42,119 @@ class TrainingTransform:
     augmentation: Augmentation
     preprocessing: Preprocessing
 
-    def __call__(self, images: Sequence[Pixels], generator: torch.Generator) -> Tensor:
-        if self.augmentation == "photo":
-            whole = [torch.from_numpy(np.array(image)).permute(2, 0, 1) for image in images]
-            return _each(photo(self.preprocessing.size), whole, generator)
-        views = evaluation_view(images, self.preprocessing)
+    def canvas(self, images: Sequence[Pixels]) -> Tensor:
+        """What is moved: N×3×H×W, images in the upper left corner where they differ in size."""
+        if self.augmentation != "photo":
+            return evaluation_view(images, self.preprocessing)
+        height, width = (max(image.shape[side] for image in images) for side in (0, 1))
+        canvas = np.zeros((len(images), height, width, 3), np.uint8)
+        for place, image in zip(canvas, images, strict=True):
+            place[: image.shape[0], : image.shape[1]] = image
+        return torch.from_numpy(canvas).permute(0, 3, 1, 2)
+
+    def draw(self, images: Sequence[Pixels], generator: torch.Generator) -> Moves | None:
+        """What chance does to each image; None where nothing happens."""
+        number = len(images)
+        nothing, whole = torch.zeros(number, 4), torch.ones(number, 2)
+        if self.augmentation == "affine":
+            return Moves(affine(number, generator), whole, nothing)
         if self.augmentation == "xray":
-            return _each(xray(), views, generator)
-        return views if self.augmentation == "none" else affine(views, generator)
+            return Moves(xray(number, generator), whole, boxes(number, (0.05, 0.2), generator))
+        if self.augmentation == "photo":
+            sides = torch.tensor([(image.shape[1], image.shape[0]) for image in images])
+            crops = photo(sides, generator)
+            return Moves(crops, sides / sides.amax(0), boxes(number, (0.02, 0.33), generator))
+        return None
+
+    def apply(self, canvas: Tensor, moves: Moves | None) -> Tensor:
+        """N×3×S×S bytes, where the canvas is."""
+        if moves is None:
+            return canvas
+        size = self.preprocessing.size
+        grid = F.affine_grid(moves.source, [len(canvas), 3, size, size], align_corners=False)
+        if self.augmentation == "photo":
+            # Stay half a pixel away from the edge of each image: beyond it lies what fills the canvas.
+            pixel = 1 / (moves.extent * moves.extent.new_tensor([canvas.shape[3], canvas.shape[2]]))
+            inside = (1 - pixel)[:, None, None]
+            extent = moves.extent[:, None, None]
+            grid = (torch.clamp(grid, -inside, inside) + 1) * extent - 1
+        # Black around X-rays, as is the air around a patient; elsewhere a mirror image: no corner can become a feature.
+        around = "zeros" if self.augmentation == "xray" else "reflection"
+        moved = F.grid_sample(canvas.float(), grid, padding_mode=around, align_corners=False)
+        return _erased(moved, moves.erased).round().to(torch.uint8)
+
+    def __call__(self, images: Sequence[Pixels], generator: torch.Generator) -> Tensor:
+        """All of it at once."""
+        return self.apply(self.canvas(images), self.draw(images, generator))
 
 
-def _each(transform: v2.Transform, images: Iterable[Tensor], generator: torch.Generator) -> Tensor:
-    """Each image transformed by itself."""
-    # torchvision draws from the global generator: seed it for this batch and leave it as it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        return torch.stack([transform(image) for image in images])
+def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
+    return torch.empty(shape).uniform_(low, high, generator=generator)
+
+
+def _similarity(flip: Tensor, angle: Tensor, scale: Tensor) -> Tensor:
+    """N×2×2 of turns (in degrees) and enlargements after a flip: from places in the result to places in the image."""
+    cosine, sine = (angle * (math.pi / 180)).cos() / scale, (angle * (math.pi / 180)).sin() / scale
+    return torch.stack([torch.stack([flip * cosine, -flip * sine], 1), torch.stack([sine, cosine], 1)], 1)
+
+
+def _flips(number: int, generator: torch.Generator) -> Tensor:
+    return 1 - 2 * (_uniform((number,), 0, 1, generator) < 0.5).float()
+
+
+def affine(number: int, generator: torch.Generator) -> Tensor:
+    """Ours: flipped or not, turned by up to 12°, scaled by 0.85–1.15, shifted by up to 10 %. N×2×3."""
+    angle, scale = _uniform((number,), -12, 12, generator), _uniform((number,), 0.85, 1.15, generator)
+    linear = _similarity(_flips(number, generator), angle, scale)
+    return torch.cat([linear, _uniform((number, 2, 1), -0.2, 0.2, generator)], 2)  # an image is 2 wide
+
+
+def xray(number: int, generator: torch.Generator) -> Tensor:
+    """The paper's for chest X-rays: flipped, turned by up to 45°, scaled by 0.85–1.15, shifted by up to 15 %. N×2×3."""
+    angle, scale = _uniform((number,), -45, 45, generator), _uniform((number,), 0.85, 1.15, generator)
+    linear = _similarity(_flips(number, generator), angle, scale)
+    shift = _uniform((number, 2, 1), -0.3, 0.3, generator)
+    return torch.cat([linear, -linear @ shift], 2)
+
+
+def photo(sides: Tensor, generator: torch.Generator, tries: int = 10) -> Tensor:
+    """The paper's for photographs: crops of 8–100 % of the area with sides 3:4 to 4:3, flipped or not. N×2×3.
+
+    `sides`: N×2, width and height. Like torchvision's RandomResizedCrop: the first of ten crops that fits into the
+    image; if none does, the largest central one.
+    """
+    number, (width, height) = len(sides), sides.float().T
+    area = _uniform((number, tries), 0.08, 1, generator) * (width * height)[:, None]
+    ratio = _uniform((number, tries), math.log(3 / 4), math.log(4 / 3), generator).exp()
+    shares = torch.stack([(area * ratio).sqrt() / width[:, None], (area / ratio).sqrt() / height[:, None]], 2)
+    fits = (shares <= 1).all(2)
+    shares = shares[torch.arange(number), fits.int().argmax(1)]
+    proportion = (width / height).clamp(3 / 4, 4 / 3)
+    largest = torch.stack([(height * proportion / width).clamp_max(1), (width / proportion / height).clamp_max(1)], 1)
+    none = ~fits.any(1, keepdim=True)
+    shares = torch.where(none, largest, shares)
+    free = torch.where(none, 0.0, (1 - shares) * _uniform((number, 2), -1, 1, generator))
+    turned = torch.stack([_flips(number, generator), torch.ones(number)], 1)
+    return torch.cat([torch.diag_embed(shares * turned), free[:, :, None]], 2)
+
+
+def boxes(number: int, areas: tuple[float, float], generator: torch.Generator, tries: int = 10) -> Tensor:
+    """What every other image loses: a box of such a share of it, up to 3.3 times as long as wide. N×4."""
+    area = _uniform((number, tries), *areas, generator)
+    ratio = _uniform((number, tries), math.log(0.3), math.log(3.3), generator).exp()
+    sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], 2)
+    fits = (sides < 1).all(2)
+    sides = sides[torch.arange(number), fits.int().argmax(1)]
+    corner = (1 - sides) * _uniform((number, 2), 0, 1, generator)
+    chosen = (_uniform((number,), 0, 1, generator) < 0.5) & fits.any(1)
+    return torch.cat([corner, corner + sides], 1) * chosen[:, None]
+
+
+def _erased(images: Tensor, boxes: Tensor) -> Tensor:
+    """Black where a pixel's centre lies in the image's box."""
+    height, width = images.shape[2:]
+    left, top, right, bottom = boxes[:, :, None].unbind(1)
+    x = (torch.arange(width, device=images.device) + 0.5) / width
+    y = (torch.arange(height, device=images.device) + 0.5) / height
+    columns, rows = (x >= left) & (x < right), (y >= top) & (y < bottom)
+    return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0)

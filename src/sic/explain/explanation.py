@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sic.explain.contributions import support_contributions
-from sic.methods import SIC, Contributions
+from sic.methods import SIC, Classifier, Contributions
 from sic.supports import Support
 
 
@@ -18,11 +18,12 @@ class SupportCase:
     index: int
     support: Support
     evidence: float
-    """`sim(f⁺, v) / T`: what it adds to the logit."""
+    """What it adds to the logit, `sim(f⁺, v) / T`; for the NW-Head to the probability."""
     evidence_map: Tensor
     """H×W, contributions of the test image's pixels to this evidence."""
     own: Contributions | None
-    """What the support vector is made of, on the support's own image; None where the image is not kept."""
+    """What the support vector is made of, on the support's own image; None where the image is not kept, and where a
+    method cannot say."""
     image: Tensor | None
     """3×H×W."""
 
@@ -55,6 +56,7 @@ class Explanation:
     """The class of the highest probability."""
     probabilities: dict[str, float]
     truth: str | None = None
+    method: str = "sic"
 
     @property
     def residual(self) -> float:
@@ -75,14 +77,22 @@ class Explanation:
         draw(self, Path(path))
 
 
+MOST = 10
+"""Cases shown of a class where there may be thousands of them."""
+
+
 def explain_classes(
-    classifier: SIC, supports: list[Support], names: list[str], image: Tensor, classes: list[int]
+    classifier: Classifier, supports: list[Support], names: list[str], image: Tensor, classes: list[int]
 ) -> list[ClassExplanation]:
-    """Explain the logits of `classes` for one image 3×H×W: one forward pass, one backward pass per support."""
-    indices = [i for i, label in enumerate(classifier.support_classes.tolist()) if label in classes]
-    own = _own_contributions(classifier, supports, indices)
-    columns = torch.tensor([indices], device=image.device)
-    evidence = classifier.explain_evidence(image[None], columns)
+    """Explain the logits of `classes` for one image 3×H×W: one backward pass per class and per case."""
+    with torch.no_grad():
+        outputs, evidence = classifier.answer(image[None])
+    probabilities = classifier.probabilities(outputs)[0]
+    indices = _shown(classifier, evidence[0], classes)
+    own = _own_contributions(classifier, supports, indices) if isinstance(classifier, SIC) else {}
+    speaking = (
+        classifier.explain_evidence(image[None], torch.tensor([indices], device=image.device)) if indices else None
+    )
     logits = classifier.explain(image[None], torch.tensor([classes], device=image.device))
     result = []
     for position, label in enumerate(classes):
@@ -90,13 +100,14 @@ def explain_classes(
         for slot, index in enumerate(indices):
             if supports[index].label != label:
                 continue
+            assert speaking is not None
             picture = _image(supports[index], image)
             cases.append(
                 SupportCase(
                     index,
                     supports[index],
-                    evidence.value[0, slot].item(),
-                    evidence.maps[0, slot],
+                    speaking.value[0, slot].item(),
+                    speaking.maps[0, slot],
                     own.get(index),
                     picture,
                 )
@@ -106,8 +117,18 @@ def explain_classes(
         contributions = Contributions(
             logits.maps[0, position], logits.weights[0, position], value, logits.constant[0, position]
         )
-        result.append(ClassExplanation(names[label], value.item(), value.sigmoid().item(), contributions, cases))
+        result.append(ClassExplanation(names[label], value.item(), probabilities[label].item(), contributions, cases))
     return result
+
+
+def _shown(classifier: Classifier, evidence: Tensor, classes: list[int]) -> list[int]:
+    """The cases of these classes, in order: all that add up, else the most influential ones of each."""
+    owners = classifier.case_classes
+    result: list[int] = []
+    for label in classes:
+        own = [index for index, owner in enumerate(owners) if owner == label]
+        result += own if classifier.complete else sorted(own, key=lambda index: -evidence[index].item())[:MOST]
+    return sorted(result)
 
 
 def _image(support: Support, like: Tensor) -> Tensor | None:

@@ -6,12 +6,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from torch import Tensor
 
 from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
 from sic.explain.picture import over_white, rgba, smoothed, symmetric_limit
 from sic.explain.prose import answer, percent
+from sic.methods import METHODS
 
 BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
 PANEL, TOP = 2.0, 0.55  # inches
@@ -30,7 +32,8 @@ def draw(explanation: Explanation, path: Path) -> None:
     rows = len(explanation.classes)
     width = columns * (PANEL + 0.2) + 0.6
     text = textwrap.fill(explanation.text, int(12.5 * width))
-    words = 0.19 * (text.count("\n") + 1) + 0.45
+    legend = textwrap.fill(LEGEND, int(15 * width))
+    words = 0.19 * (text.count("\n") + 1) + 0.3 + 0.15 * (legend.count("\n") + 1)
     height = rows * 2 * (PANEL + 0.42) + TOP + words
     figure = Figure(figsize=(width, height), dpi=130)
     figure.suptitle(_title(explanation), y=1 - 0.28 / height, fontsize=13, weight="bold", va="center")
@@ -49,8 +52,16 @@ def draw(explanation: Explanation, path: Path) -> None:
         _class_column(figure, grid, explanation, explained, top)
         for slot, case in enumerate(explained.cases):
             _case(figure.add_subplot(grid[top, 3 + slot]), figure.add_subplot(grid[bottom, 3 + slot]), case, slot)
-    figure.text(0.985, 0.05 / height, LEGEND, fontsize=7.5, va="bottom", ha="right", color=GREY)
-    figure.text(0.02, 0.27 / height, text, fontsize=9, va="bottom", color="#222222", linespacing=1.35)
+    figure.text(0.985, 0.05 / height, legend, fontsize=7.5, va="bottom", ha="right", color=GREY)
+    figure.text(
+        0.02,
+        (words - 0.18 - 0.19 * (text.count("\n") + 1)) / height,
+        text,
+        fontsize=9,
+        va="bottom",
+        color="#222222",
+        linespacing=1.35,
+    )
     for text_object in figure.findobj(Text):
         text_object.set_parse_math(False)  # a dollar in a file name is a dollar
     figure.savefig(path)
@@ -74,30 +85,43 @@ def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained
         explained.contributions.maps,
         f"What speaks for (red)\nand against (blue) {explained.name}",
     )
-    _weights(
-        figure.add_subplot(grid[top, 2]),
-        explained.contributions.weights,
-        explained.contributions.maps,
-        "What the model\nrecognised in it",
-    )
+    if explained.contributions.weights.shape[-3]:
+        _weights(
+            figure.add_subplot(grid[top, 2]),
+            explained.contributions.weights,
+            explained.contributions.maps,
+            "What the model\nrecognised in it",
+        )
     _bars(figure.add_subplot(grid[top + 1, 0:3]), explanation, explained)
 
 
+def _steps(explanation: Explanation, explained: ClassExplanation) -> tuple[list[str], list[float]]:
+    """The parts of a logit and their names."""
+    cases = [case.evidence for case in explained.cases]
+    names = [f"like case {chr(65 + slot)}" for slot in range(len(cases))]
+    if explanation.method == "sic":
+        return ["start (bias b)", *names], [explanation.bias, *cases]
+    if explanation.method == "protopnet":
+        return ["other prototypes", *names], [explained.logit - sum(cases), *cases]
+    if METHODS[explanation.method].complete:
+        parts = explained.contributions
+        return ["without pixels", "pixels"], [parts.constant.item(), parts.maps.sum().item()]
+    return [], []
+
+
 def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> None:
-    """Waterfall from the bias over each support's evidence to the logit."""
-    labels = ["start (bias b)"] + [f"like case {chr(65 + slot)}" for slot in range(len(explained.cases))] + ["score"]
-    steps = [explanation.bias] + [case.evidence for case in explained.cases]
-    starts = [0.0]
-    for step in steps[:-1]:
-        starts.append(starts[-1] + step)
+    """Waterfall to the logit from what it starts with, over what adds to it; the logit alone where nothing does."""
+    labels, steps = _steps(explanation, explained)
+    labels = [*labels, "score"]
+    starts = [sum(steps[:number]) for number in range(len(steps))]
     wrong = explanation.truth is not None and explained.name != explanation.truth
     colour = RED if wrong else BLUE
     positions = list(range(len(labels)))
-    axes.barh(positions[:-1], steps, left=starts, color=[GREY] + [colour] * len(explained.cases), height=0.62)
+    axes.barh(positions[:-1], steps, left=starts, color=[GREY] + [colour] * len(steps[1:]), height=0.62)
     axes.barh(positions[-1:], [explained.logit], color="#222222", height=0.62)
     low, high = (
-        min(0.0, explanation.bias, explained.logit),
-        max(0.5, explained.logit, sum(steps[1:]) + explanation.bias),
+        min(0.0, explained.logit, *(start + min(step, 0.0) for start, step in zip(starts, steps, strict=True))),
+        max(0.5, explained.logit, *(start + max(step, 0.0) for start, step in zip(starts, steps, strict=True))),
     )
     room = 0.24 * (high - low)
     for position, (start, step) in enumerate(zip([*starts, 0.0], [*steps, explained.logit], strict=True)):
@@ -113,9 +137,13 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     axes.set_xlim(low - 0.02 * (high - low), high + room)
     axes.set_yticks(positions, labels, fontsize=9)
     axes.invert_yaxis()
+    if not steps:
+        axes.set_ylim(2.5, -0.5)  # a single bar need not be as thick
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    verdict = "above 0: yes" if explained.logit >= 0 else "below 0: no"
+    verdict = "above 50 %: yes" if explained.probability >= 0.5 else "below 50 %: no"
+    if explanation.method == "sic":
+        verdict = "above 0: yes" if explained.logit >= 0 else "below 0: no"
     axes.set_title(
         f"{explained.name}: score {explained.logit:+.2f}, probability {percent(explained.probability)} ({verdict})",
         fontsize=10,
@@ -127,6 +155,13 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
 
 def _case(above: Axes, below: Axes, case: SupportCase, slot: int) -> None:
     name = f"Case {chr(65 + slot)}: {_shorten(case.support.source)}\nadds {case.evidence:+.2f}"
+    if case.image is not None and case.own is None:  # a method that cannot say what it remembers
+        _picture(above, case.image.permute(1, 2, 0).cpu().numpy(), name)
+        if case.support.box is not None:
+            left, top, right, bottom = case.support.box
+            above.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, edgecolor=RED))
+        below.set_axis_off()
+        return
     if case.image is None or case.own is None:
         for axes in (above, below):
             axes.set_axis_off()

@@ -5,7 +5,10 @@ from torch import Tensor
 
 from sic.explain.contributions import negative_share
 from sic.explain.explanation import ClassExplanation, Explanation
+from sic.methods import METHODS
 
+CASES = {"nwhead": ("training image", "the probability"), "protopnet": ("part of a training image from", "the score")}
+"""What the cases of other methods are, and what they add to."""
 HARDLY_ANY = 0.1
 """Evidence below which it makes no sense to ask where it comes from."""
 GATHERED = 0.6
@@ -31,7 +34,8 @@ def answer(explanation: Explanation) -> str:
     """What the model says, in a few words."""
     if not explanation.similar_case:
         probability = explanation.probabilities[explanation.nearest]
-        return f"no similar case (nearest: {explanation.nearest}, {percent(probability)})"
+        nothing = "no similar case" if explanation.method == "sic" else "no class reaches 50 %"
+        return f"{nothing} (nearest: {explanation.nearest}, {percent(probability)})"
     return " and ".join(f"{name} ({percent(explanation.probabilities[name])})" for name in explanation.labels)
 
 
@@ -43,6 +47,8 @@ def read(explanation: Explanation) -> str:
         if others:
             named = " and ".join(f"{name} ({percent(explanation.probabilities[name])})" for name in others)
             sentences.append(f"Beside it, {named} would be a yes, too.")
+    elif explanation.method != "sic":
+        sentences = [f"The model is not sure: {answer(explanation)}."]
     else:
         probability = percent(explanation.probabilities[explanation.nearest])
         sentences = [
@@ -50,8 +56,12 @@ def read(explanation: Explanation) -> str:
             f"images that the model compares with. The nearest class is {explanation.nearest} at {probability}."
         ]
     for explained in explanation.classes:
-        sentences += _class_sentences(explained, explanation.bias)
-    return " ".join([*sentences, _checked(explanation.residual)])
+        if explanation.method == "sic":
+            sentences += _class_sentences(explained, explanation.bias)
+        else:
+            sentences += [*_other_method(explained, explanation.method), _where(explained.contributions.maps)]
+    complete = METHODS[explanation.method].complete
+    return " ".join([*sentences, _checked(explanation.residual) if complete else _missing(explanation.residual)])
 
 
 def _checked(residual: float) -> str:
@@ -61,6 +71,25 @@ def _checked(residual: float) -> str:
         return f"Warning: pixels and bias do not add up to the score (they miss it by {residual:.2g})."
     error = f"{10.0**-digits:.{digits}f}"
     return f"The arithmetic (not the answer) was checked: pixels and bias add up to the score to within {error}."
+
+
+def _missing(residual: float) -> str:
+    """Of methods that promise no sum."""
+    return (
+        f"This picture is an approximation: its pixels miss the score by {residual:.2g}, and nothing guarantees that "
+        "they show what the model used."
+    )
+
+
+def _other_method(explained: ClassExplanation, method: str) -> list[str]:
+    """The score of a class, and which cases it comes from where there are any."""
+    score = "log-probability" if method == "nwhead" else "score"
+    sentences = [f"The {score} of {explained.name} is {explained.logit:.2f}."]
+    if explained.cases:
+        best = explained.cases[0]
+        what, adds = CASES[method]
+        sentences.append(f"The {what} {best.support.source} speaks for it most: it adds {best.evidence:.2f} to {adds}.")
+    return sentences
 
 
 def _class_sentences(explained: ClassExplanation, bias: float) -> list[str]:

@@ -1,6 +1,44 @@
 """Classifiers behind one contract."""
 
-from sic.methods.contract import Classifier, Contributions
+from sic.errors import SicError
+from sic.methods.bagnet import BagNet
+from sic.methods.bcos import Bcos
+from sic.methods.blackbox import BlackBox
+from sic.methods.comparing import Comparing
+from sic.methods.contract import LOSSES, Classifier, Contributions, Loss, odds
+from sic.methods.nwhead import NWHead
+from sic.methods.protopnet import ProtoPNet
 from sic.methods.sic import SIC
 
-__all__ = ["SIC", "Classifier", "Contributions"]
+METHODS: dict[str, type[Classifier]] = {
+    "sic": SIC,
+    "blackbox": BlackBox,
+    "bcos": Bcos,
+    "bagnet": BagNet,
+    "nwhead": NWHead,
+    "protopnet": ProtoPNet,
+}
+
+
+def method(name: str) -> type[Classifier]:
+    if name not in METHODS:
+        raise SicError(f"There is no method called {name!r}; --method knows {', '.join(METHODS)}.")
+    return METHODS[name]
+
+
+__all__ = [
+    "LOSSES",
+    "METHODS",
+    "SIC",
+    "BagNet",
+    "Bcos",
+    "BlackBox",
+    "Classifier",
+    "Comparing",
+    "Contributions",
+    "Loss",
+    "NWHead",
+    "ProtoPNet",
+    "method",
+    "odds",
+]

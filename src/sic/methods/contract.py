@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal, get_args
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+
+from sic.backbones import Backbone, Form
+from sic.errors import SicError
+
+Loss = Literal["bce", "ce"]
+LOSSES: tuple[Loss, ...] = get_args(Loss)
+"""bce: one yes-or-no question per class, probabilities are sigmoids. ce: classes compete, they are a softmax."""
 
 
 @dataclass
@@ -12,9 +20,9 @@ class Contributions:
     """Signed, unnormalised contributions of pixels to explained values; leading dimensions as in the targets."""
 
     maps: Tensor
-    """…×H×W, `φ = Σ_channels W ⊙ [x, 1 - x]`."""
+    """…×H×W; where there are dynamic weights `φ = Σ_channels W ⊙ [x, 1 - x]`."""
     weights: Tensor
-    """…×6×H×W, the dynamic weights `W(x)`."""
+    """…×6×H×W, the dynamic weights `W(x)`; …×0×H×W where a method has none."""
     value: Tensor
     """…, what is explained: a logit, an evidence, a similarity, a unit."""
     constant: Tensor
@@ -22,7 +30,7 @@ class Contributions:
 
     @property
     def residual(self) -> Tensor:
-        """…, `value - Σ maps - constant`: zero up to rounding, or the explanation is wrong."""
+        """…, `value - Σ maps - constant`: zero up to rounding where the method promises that, else what is missing."""
         return self.value - self.maps.sum(dim=(-2, -1)) - self.constant
 
     def reshape(self, leading: Sequence[int]) -> "Contributions":
@@ -35,11 +43,90 @@ class Contributions:
         )
 
 
-class Classifier(Protocol):
-    """RGB in [0, 1], N×3×H×W, in; one logit per class, N×C, out."""
+def without_weights(maps: Tensor, value: Tensor, constant: Tensor) -> Contributions:
+    """Of a method that has no dynamic weights."""
+    return Contributions(maps, maps.new_zeros(*maps.shape[:-2], 0, *maps.shape[-2:]), value, constant)
 
-    def __call__(self, images: Tensor) -> Tensor: ...
+
+class Classifier(nn.Module):
+    """RGB in [0, 1], N×3×H×W, in; one logit per class, N×C, out.
+
+    A method's settings are the keyword arguments of its constructor, named in `options` and kept in `config.json`;
+    one with cases also takes `supports`, how many there are in all.
+    """
+
+    forms: ClassVar[tuple[Form, ...]]
+    """Of the backbones that it can work with; the first is the default."""
+    backbones: ClassVar[tuple[str, ...]] = ()
+    """The only ones that it works with, the first by default; empty: all of the right form."""
+    options: ClassVar[tuple[str, ...]] = ("loss",)
+    losses: ClassVar[tuple[Loss, ...]] = LOSSES
+    """The first is the default."""
+    attributions: ClassVar[tuple[str, ...]] = ()
+    """Ways to explain, where there are several; the first is the default."""
+    complete: ClassVar[bool] = False
+    """Whether contributions and constant add up to the logit exactly."""
+    with_cases: ClassVar[bool] = False
+    """Whether it reasons with training images, or with parts of them."""
+    supports_per_class: ClassVar[int | None] = None
+    """How many by default, where it is not the usual number."""
+    selections: ClassVar[tuple[str, ...]] = ()
+    """Which training images these may be in the end, where that can be chosen (see `sic.supports.select`)."""
+    lr: ClassVar[float | None] = None
+    """Learning rate by default, where it is the method's own and not the recipe's."""
+    attribution: str | None = None
+    bias: float = 0.0
+    """What every class starts from, where that is the same for all."""
+    backbone: Backbone
+
+    def __init__(self, backbone: Backbone, classes: int, loss: Loss) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if backbone.form not in self.forms:
+            raise SicError(f"{name} needs a backbone of --form {' or '.join(self.forms)}, not {backbone.form}.")
+        if loss not in self.losses:
+            raise SicError(f"{name} is trained with --loss {' or '.join(self.losses)}, not {loss}.")
+        self.classes, self.loss = classes, loss
+
+    @property
+    def case_classes(self) -> list[int]:
+        """The class of each case that it reasons with."""
+        return []
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Of N×C logits."""
+        return logits.sigmoid() if self.loss == "bce" else logits.softmax(dim=1)
+
+    def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, N×C, and what each case speaks for its class, N×S."""
+        logits = self(images)
+        return logits, logits.new_zeros(len(logits), 0)
 
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:
         """Contributions to the logits of `targets`: N, or N×K for several classes per image."""
-        ...
+        raise NotImplementedError
+
+    def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
+        """Contributions to what cases (indices, N or N×K) speak for their classes, for methods with cases."""
+        raise NotImplementedError
+
+    def explain_with(self, attribution: str) -> None:
+        """From here on explain in another of the method's ways."""
+        if attribution not in self.attributions:
+            ways = f"it knows {', '.join(self.attributions)}" if self.attributions else "it has one way to explain"
+            raise SicError(f"--attribution {attribution} means nothing for {type(self).__name__}; {ways}.")
+        self.attribution = attribution
+
+    def require_evaluation(self) -> None:
+        if any(module.training for module in self.modules()):
+            raise RuntimeError("explaining needs the model in evaluation mode: call .eval() first")
+
+
+def as_columns(targets: Tensor) -> Tensor:
+    """N or N×K targets as N×K, a copy: outside, where they come from, may be inference mode."""
+    return (targets if targets.dim() == 2 else targets[:, None]).clone()
+
+
+def odds(probabilities: Tensor) -> Tensor:
+    """`log p / (1 - p)`, in which 0 means 50 % whatever the probabilities were made of."""
+    return torch.logit(probabilities.double(), eps=1e-12).float()

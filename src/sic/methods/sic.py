@@ -3,21 +3,21 @@
 import math
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from sic.backbones import Backbone
-from sic.bcos import BcosLinear, bcos_similarity, explaining, linear_maps
-from sic.errors import SicError
-from sic.methods.contract import Contributions
+from sic.bcos import BcosLinear, bcos_similarity
+from sic.methods.comparing import Comparing
+from sic.methods.contract import Contributions, Loss, as_columns
+from sic.methods.linear import trace
 
 
 class Encoder(nn.Module):
-    """Images N×3×H×W → latents `f⁺` N×d: backbone, global pooling, B-cos projection, ReLU."""
+    """Images N×3×H×W → latents `f⁺` N×d: backbone, global pooling, B-cos projection, ReLU (without: an ablation)."""
 
-    def __init__(self, backbone: Backbone, latent: int, b: float) -> None:
+    def __init__(self, backbone: Backbone, latent: int, b: float, relu: bool = True) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.relu = backbone, relu
         self.projection = BcosLinear(backbone.features, latent, b)
 
     def pooled(self, images: Tensor) -> Tensor:
@@ -26,17 +26,21 @@ class Encoder(nn.Module):
 
     def project(self, pooled: Tensor) -> Tensor:
         """`f⁺` of pooled features."""
-        return self.projection(pooled).relu()
+        latents = self.projection(pooled)
+        return latents.relu() if self.relu else latents
 
     def forward(self, images: Tensor) -> Tensor:
         return self.project(self.pooled(images))
 
 
-class SIC(nn.Module):
-    """The classifier. It holds its support vectors; who they are is the business of `sic.supports`."""
+class SIC(Comparing):
+    """The classifier."""
 
-    support_vectors: Tensor
-    support_classes: Tensor
+    forms = ("bcos", "bcosified")
+    options = ("latent", "temperature", "b", "relu", "loss")
+    selections = ("nearest", "centroid", "random")
+    complete = True
+    encoder: Encoder
 
     def __init__(
         self,
@@ -47,23 +51,13 @@ class SIC(nn.Module):
         latent: int = 128,
         temperature: float = 30.0,
         b: float = 2,
+        relu: bool = True,
+        loss: Loss = "bce",
     ) -> None:
-        """`supports`: how many there are in all (classes with few images have fewer than the others)."""
-        super().__init__()
-        if backbone.form == "conventional":
-            raise SicError("SIC needs a backbone that can be traced: --form bcos or bcosified, not conventional.")
-        self.classes, self.temperature, self.b = classes, temperature, b
+        super().__init__(backbone, classes, supports, latent, loss)
+        self.temperature, self.b = temperature, b
         self.bias = -math.log(max(classes - 1, 2))
-        self.encoder = Encoder(backbone, latent, b)
-        self.register_buffer("support_vectors", torch.zeros(supports, latent))
-        self.register_buffer("support_classes", torch.zeros(supports, dtype=torch.long))
-
-    def set_supports(self, vectors: Tensor, classes: Tensor) -> None:
-        """Reason with these: S×d latents and S class indices, S as announced."""
-        if vectors.shape != self.support_vectors.shape:
-            raise ValueError(f"{tuple(vectors.shape)} vectors for {tuple(self.support_vectors.shape)} supports")
-        self.support_vectors.copy_(vectors.detach())
-        self.support_classes.copy_(classes)
+        self.encoder = Encoder(backbone, latent, b, relu)
 
     def evidence(self, latents: Tensor, vectors: Tensor | None = None) -> Tensor:
         """`sim(f⁺, v) / T`, N×S."""
@@ -78,31 +72,27 @@ class SIC(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.logits(self.evidence(self.encoder(images)))
 
+    def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        evidence = self.evidence(self.encoder(images))
+        return self.logits(evidence), evidence
+
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:
         """Test contributions: of the logits of classes `targets`, N or N×K."""
-        columns = targets if targets.dim() == 2 else targets[:, None]
 
         def logits(latents: Tensor) -> Tensor:
-            return self.logits(self.evidence(latents)).gather(1, columns.clone())  # may come from inference mode
+            return self.logits(self.evidence(latents)).gather(1, as_columns(targets))
 
         return self.trace(images, logits, bias=self.bias).reshape(targets.shape)
 
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
         """Contributions to the evidence of supports (indices, N or N×K)."""
-        columns = supports if supports.dim() == 2 else supports[:, None]
 
         def evidence(latents: Tensor) -> Tensor:
-            return self.evidence(latents).gather(1, columns.clone())
+            return self.evidence(latents).gather(1, as_columns(supports))
 
         return self.trace(images, evidence).reshape(supports.shape)
 
     def trace(self, images: Tensor, outputs: Callable[[Tensor], Tensor], bias: float = 0.0) -> Contributions:
         """Contributions N×K to `outputs(f⁺)`, N×K; `bias` is the constant that they contain."""
-        if any(module.training for module in self.modules()):
-            raise RuntimeError("explaining needs the model in evaluation mode: call .eval() first")
-        with explaining() as trace:
-            values = outputs(self.encoder(images))
-            linear = linear_maps(values, trace)
-        assert trace.source is not None
-        maps = (linear.weights * trace.source.detach()[:, None]).sum(dim=2)
-        return Contributions(maps, linear.weights, values.detach(), linear.constants + bias)
+        self.require_evaluation()
+        return trace(lambda: outputs(self.encoder(images)), bias)

@@ -22,6 +22,8 @@ class Support:
     """The image's id in the training data."""
     image: NDArray[np.uint8] | None
     """S×S×3, exactly what the model saw; None where images are not to be kept."""
+    box: tuple[int, int, int, int] | None = None
+    """The part of the image that the case is: left, top, right, bottom in pixels; None: all of it."""
 
 
 def write_supports(supports: list[Support], folder: Path) -> None:
@@ -36,6 +38,8 @@ def write_supports(supports: list[Support], folder: Path) -> None:
             name = f"{number:05d}.png"
             (folder / name).write_bytes(buffer.getvalue())
             entry |= {"image": name, "sha256": hashlib.sha256(buffer.getvalue()).hexdigest()}
+        if support.box is not None:
+            entry["box"] = support.box
         entries.append(entry)
     (folder / "supports.json").write_text(json.dumps(entries, indent=1), encoding="utf-8")
 
@@ -43,9 +47,19 @@ def write_supports(supports: list[Support], folder: Path) -> None:
 def read_supports(folder: Path) -> list[Support]:
     try:
         entries = json.loads((folder / "supports.json").read_text(encoding="utf-8"))
-        return [Support(entry["class"], entry["source"], _read_image(folder, entry)) for entry in entries]
+        return [
+            Support(entry["class"], entry["source"], _read_image(folder, entry), _read_box(entry.get("box")))
+            for entry in entries
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SicError(f"{folder} does not hold readable supports ({error}); copy the model directory again.") from None
+
+
+def _read_box(box: list[int] | None) -> tuple[int, int, int, int] | None:
+    if box is None:
+        return None
+    left, top, right, bottom = map(int, box)
+    return left, top, right, bottom
 
 
 def _read_image(folder: Path, entry: dict[str, str | None]) -> NDArray[np.uint8] | None:

@@ -1,4 +1,4 @@
-"""What a training step sees: queries and supports, put together in one loader worker.
+"""What a training step sees: queries and supports, put together in one loader worker as bytes.
 
 A batch is a function of (seed, epoch, step) alone, so that it does not matter how many workers there are, and a resumed
 run sees what the uninterrupted one would have seen.
@@ -6,7 +6,8 @@ run sees what the uninterrupted one would have seen.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
 from sic.data.pixels import PixelSource
-from sic.data.transforms import TrainingTransform, evaluation_view
+from sic.data.transforms import Moves, TrainingTransform, evaluation_view
 
 
 def support_candidates(samples: Sequence[Sample]) -> dict[int, list[int]]:
@@ -33,10 +34,23 @@ class Batch:
     """Bytes N×3×S×S and targets N×C (see `sic.data.labels`) of queries and of supports, and the supports' classes."""
 
     queries: Tensor
+    """As they are before `moves` where there are any."""
+    moves: Moves | None
+    """What is still to happen to the queries."""
     targets: Tensor
     supports: Tensor
     support_targets: Tensor
     support_classes: Tensor
+
+    def pin_memory(self) -> "Batch":
+        """Called by the loader: pinned memory travels while the device computes."""
+
+        def pinned(part: Any) -> Any:
+            if part is None or isinstance(part, Tensor):
+                return None if part is None else part.pin_memory()
+            return replace(part, **{f.name: pinned(getattr(part, f.name)) for f in fields(part)})
+
+        return pinned(self)
 
 
 class TrainingBatches(Dataset[Batch]):
@@ -52,7 +66,11 @@ class TrainingBatches(Dataset[Batch]):
         batch_size: int,
         supports_per_class: int,
         seed: int,
+        *,
+        on_device: bool = False,
     ) -> None:
+        """`on_device`: leave it to the device to move the queries' pixels."""
+        self.on_device = on_device
         self.pixels, self.targets, self.preprocessing, self.transform = pixels, targets, preprocessing, transform
         self.candidates = {label: np.asarray(candidates[label]) for label in sorted(candidates)}
         self.supports_per_class, self.seed = supports_per_class, seed
@@ -69,8 +87,11 @@ class TrainingBatches(Dataset[Batch]):
         rng = np.random.default_rng((self.seed, epoch, step + 1))  # a 0 would repeat the stream of the line above
         supports, classes = self._draw_supports(queries, rng)
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        images = [self.pixels[i] for i in queries]
+        canvas, moves = self.transform.canvas(images), self.transform.draw(images, generator)
         return Batch(
-            self.transform([self.pixels[i] for i in queries], generator),
+            canvas if self.on_device else self.transform.apply(canvas, moves),
+            moves if self.on_device else None,
             self.targets[queries],
             evaluation_view([self.pixels[i] for i in supports], self.preprocessing),
             self.targets[supports],
@@ -130,4 +151,10 @@ def training_loader(batches: TrainingBatches, workers: int, epoch: int) -> DataL
 
 
 def view_loader(views: Views, workers: int, batch_size: int = 128) -> DataLoader[tuple[Tensor, Tensor]]:
-    return DataLoader(views, batch_size, num_workers=workers, persistent_workers=workers > 0)
+    return DataLoader(
+        views,
+        batch_size,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=torch.cuda.is_available(),
+    )

@@ -3,6 +3,7 @@
 import json
 import logging
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,18 +22,22 @@ from sic.data.labels import targets
 from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
-from sic.methods import SIC
+from sic.methods import Classifier, Comparing, method
 from sic.supports import Support
+from sic.training.base import Training
 from sic.training.batches import TrainingBatches, Views, training_loader, view_loader
 from sic.training.history import History, Reporter, Silent
 from sic.training.losses import positive_weights
 from sic.training.material import Images, Material, gather
 from sic.training.module import SICTraining
+from sic.training.nwhead import NWHeadTraining
+from sic.training.of_method import flag
+from sic.training.protopnet import ProtoPNetTraining
 from sic.training.settings import Settings, from_json, loader_workers
 
 HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
-FLAGS = {"supports_per_class": "supports", "keep_support_images": "support-images", "antialiased": "antialias"}
-"""Where the flag is not called like the setting."""
+TRAININGS: dict[str, type[Training]] = {"sic": SICTraining, "nwhead": NWHeadTraining, "protopnet": ProtoPNetTraining}
+"""Methods that are not trained like any classifier."""
 
 
 def fit(
@@ -65,7 +70,7 @@ def fit(
         _optimise(module, data, settings, material, folder, resume, workers, reporter)
         best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
         module.load_state_dict(best["state_dict"])
-        supports = _describe_supports(module, material.train, settings)
+        supports = _describe_cases(module, material.train, settings, data.classes)
         classifier = _finished(module.classifier, config)
     finally:
         cache.unlink(missing_ok=True)
@@ -101,6 +106,8 @@ def _tell(data: ImageData, settings: Settings, material: Material, reporter: Rep
     """What the user should know before the long part begins."""
     for entry in material.skipped:
         reporter.warn(f"Skipped {entry.file}: {entry.reason}.")
+    if not method(settings.method).selections:  # a part of an image can be a case many times over
+        return
     wanted = settings.supports_per_class
     for label, members in sorted(material.candidates.items()):
         if len(members) < wanted:
@@ -135,10 +142,7 @@ def recorded_settings(folder: Path, said: dict[str, Any]) -> Settings:
     known = {**asdict(settings), **asdict(settings.preprocessing)}
     for name, value in said.items():
         if value is not None and known.get(name) != value:
-            flag = FLAGS.get(name, name)
-            raise SicError(
-                f"--{flag.replace('_', '-')} differs from what {folder} was started with; leave it out to resume."
-            )
+            raise SicError(f"{flag(name)} differs from what {folder} was started with; leave it out to resume.")
     return settings
 
 
@@ -154,6 +158,12 @@ def _config(data: ImageData, settings: Settings, material: Material) -> Config:
         temperature=settings.temperature,
         latent=settings.latent,
         b=settings.b,
+        method=settings.method,
+        loss=settings.loss,
+        relu=settings.relu,
+        attribution=settings.attribution,
+        neighbours=settings.neighbours,
+        inference_supports=settings.inference_supports,
         data=_data_card(data, material),
         training={**asdict(settings), "origin": _origin(settings.weights)},
     )
@@ -178,43 +188,45 @@ def _published(settings: Settings, reporter: Reporter) -> Load | None:
     )
 
 
-def _module(config: Config, settings: Settings, material: Material, load: Load | None) -> SICTraining:
-    per_class = [min(settings.supports_per_class, len(members)) for members in material.candidates.values()]
-    classifier = directory.build(config, sum(per_class), biases=settings.fading > 0, load=load, measure=True)
+def _module(config: Config, settings: Settings, material: Material, load: Load | None) -> Training:
+    training = TRAININGS.get(settings.method, Training)
+    number = training.number_of_cases(settings, material.candidates, len(config.classes))
+    classifier = directory.build(config, number, biases=settings.fading > 0, load=load, measure=True)
     if settings.weights is not None and load is None:
         _start_from(classifier, Path(settings.weights), settings)
     positive = None
     if settings.balance:
         positive = positive_weights(targets(material.train.samples, len(config.classes)))
-    return SICTraining(classifier, settings, material.candidates, config.task == "multi", positive)
+    return training(classifier, settings, material.candidates, config.task == "multi", positive)
 
 
-def _start_from(classifier: SIC, folder: Path, settings: Settings) -> None:
-    """Take over the encoder of a model of ours; its classes do not matter."""
+def _start_from(classifier: Classifier, folder: Path, settings: Settings) -> None:
+    """Take over the backbone of a model of ours, of the same method the whole encoder; its classes do not matter."""
     start = directory.load(folder)
     theirs, ours = start.config, settings
-    if (theirs.backbone, theirs.form, theirs.antialiased, theirs.latent) != (
-        ours.backbone,
-        ours.form,
-        ours.antialiased,
-        ours.latent,
-    ):
+    encoders = theirs.method == ours.method and isinstance(classifier, Comparing)
+    names = ["backbone", "form", *(["latent"] if encoders else [])]
+    if any(getattr(theirs, name) != getattr(ours, name) for name in [*names, "antialiased"]):
+        said = " ".join(f"--{name} {getattr(theirs, name)}" for name in names)
         raise SicError(
-            f"{folder} was trained with --backbone {theirs.backbone} --form {theirs.form} --latent {theirs.latent} "
-            f"--{'' if theirs.antialiased else 'no-'}antialias; start from it with the same, or leave these out."
+            f"{folder} was trained with {said} --{'' if theirs.antialiased else 'no-'}antialias; start from it with "
+            "the same, or leave these out."
         )
-    classifier.encoder.load_state_dict(start.classifier.encoder.state_dict(), strict=False)
+    if isinstance(classifier, Comparing) and isinstance(start.classifier, Comparing) and encoders:
+        classifier.encoder.load_state_dict(start.classifier.encoder.state_dict(), strict=False)
+    else:
+        classifier.backbone.load_state_dict(start.classifier.backbone.state_dict(), strict=False)
 
 
-def _finished(trained: SIC, config: Config) -> SIC:
+def _finished(trained: Classifier, config: Config) -> Classifier:
     """The classifier without what faded in training."""
-    classifier = directory.build(config, len(trained.support_classes))
+    classifier = directory.build(config, len(trained.case_classes))
     classifier.load_state_dict(without_biases(trained.state_dict(), classifier))
     return classifier.eval()
 
 
 def _optimise(
-    module: SICTraining,
+    module: Training,
     data: ImageData,
     settings: Settings,
     material: Material,
@@ -226,15 +238,18 @@ def _optimise(
     classes = len(data.classes)
     preprocessing = settings.preprocessing
     train_targets = targets(material.train.samples, classes)
+    gpu = torch.cuda.is_available()
+    module.transform = TrainingTransform(settings.augmentation, preprocessing)
     batches = TrainingBatches(
         material.train,
         train_targets,
-        material.candidates,
+        material.candidates if module.draws_supports else {0: [0]},  # which draws nothing, 0 of 1
         preprocessing,
-        TrainingTransform(settings.augmentation, preprocessing),
+        module.transform,
         settings.batch_size,
-        settings.supports_per_class,
+        settings.supports_per_class if module.draws_supports else 0,
         settings.seed,
+        on_device=gpu,
     )
     module.steps_per_epoch = len(batches)
     module.embedding = view_loader(Views(material.train, train_targets, preprocessing), workers)
@@ -245,7 +260,6 @@ def _optimise(
         "enable_version_counter": False,
         "save_on_train_epoch_end": True,
     }
-    gpu = torch.cuda.is_available()
     trainer = lightning.Trainer(
         max_epochs=settings.epochs,
         accelerator="gpu" if gpu else "cpu",
@@ -283,9 +297,12 @@ def _optimise(
         del module.embedding
 
 
-def _describe_supports(module: SICTraining, train: Images, settings: Settings) -> list[Support]:
+def _describe_cases(module: Training, train: Images, settings: Settings, classes: Sequence[str]) -> list[Support]:
     result = []
-    for row, label in zip(module.support_rows.tolist(), module.classifier.support_classes.tolist(), strict=True):
-        view = settings.preprocessing.crop(train[row]) if settings.keep_support_images else None
-        result.append(Support(label, train.samples[row].id, None if view is None else view.copy()))
+    for case in module.cases():
+        if case.row is None:
+            result.append(Support(case.label, f"a mean of images of {classes[case.label]}", None))
+            continue
+        view = settings.preprocessing.crop(train[case.row]).copy() if settings.keep_support_images else None
+        result.append(Support(case.label, train.samples[case.row].id, view, case.box))
     return result

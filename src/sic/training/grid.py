@@ -19,8 +19,11 @@ FROM_NOTHING: Axes = (0.01, 0.003, 0.001, 0.0003), (10.0, 30.0, 50.0)
 
 
 def default_axes(settings: Settings) -> Axes:
-    """The paper's grid, and on it what `sic train` would choose: a search must not end below that."""
+    """The paper's grid, and on it what `sic train` would choose: a search must not end below that. Its temperatures are
+    SIC's."""
     rates, temperatures = FROM_NOTHING if settings.weights is None else PRETRAINED
+    if settings.method != "sic":
+        temperatures = ()
     return tuple(sorted({*rates, settings.lr}, reverse=True)), tuple(sorted({*temperatures, settings.temperature}))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import lightning
 
 from sic.directory import write_atomically
-from sic.training.module import SICTraining
+from sic.training.base import Training
 
 COLUMNS = ["epoch", "learning_rate", "train_loss", "val_loss", "val_score", "dead_units", "latent_norm", "seconds"]
 
@@ -58,7 +58,7 @@ class History(lightning.Callback):
         self.reporter.advance("training", trainer.global_step, module.total_steps, note)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        assert isinstance(module, SICTraining)
+        assert isinstance(module, Training)
         row: dict[str, Any] = {
             "epoch": trainer.current_epoch + 1,
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],

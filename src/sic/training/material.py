@@ -8,6 +8,7 @@ from sic.data.dataset import ImageData, Sample, Skipped
 from sic.data.images import Pixels
 from sic.data.pixels import PixelSource, load_pixels
 from sic.errors import SicError
+from sic.methods import method
 from sic.training.batches import support_candidates
 from sic.training.history import Reporter
 from sic.training.leaks import look_at_test_images, refuse, split_off
@@ -61,11 +62,14 @@ def gather(data: ImageData, settings: Settings, cache: Path, workers: int, repor
     else:
         train, validation = split_off(loaded, settings, reporter)
     candidates = support_candidates(train)
+    with_cases = method(settings.method).with_cases
+    shown = set(candidates) if with_cases else {label for sample in train for label in sample.labels}
+    alone = " and nothing else, so nothing can stand for that class" if with_cases else ""
     for index, name in enumerate(data.classes):
-        if index not in candidates:
+        if index not in shown:
             raise SicError(
-                f"No readable training image shows {name!r} and nothing else, so nothing can stand for that class; "
-                f"add images of it or remove it ({len(skipped)} files were skipped)."
+                f"No readable training image shows {name!r}{alone}; add images of it or remove it "
+                f"({len(skipped)} files were skipped)."
             )
     if not validation:
         raise SicError(

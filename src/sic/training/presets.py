@@ -1,6 +1,6 @@
-"""The paper's best settings for SIC by dataset and backbone: `sic train --preset NAME DATA`."""
+"""The paper's best settings by dataset, backbone and method: `sic train --preset NAME DATA`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sic.backbones.weights import IMAGENET
@@ -15,7 +15,7 @@ class Preset:
     data: str
     backbone: str
     lr: float
-    temperature: float
+    temperature: float | None
     epochs: int
     batch_size: int
     augmentation: Augmentation
@@ -24,11 +24,15 @@ class Preset:
     weights: str | None = IMAGENET
     """`imagenet`: B-cos v2's, as in the paper; it does not say whether it took those of the long training."""
     size: int = 224
-    b: float = 2
+    method: str = "sic"
+    weight_decay: float = 0.0
 
     def settings(self) -> dict[str, Any]:
         """As a user would say them."""
-        names = ("backbone", "lr", "temperature", "epochs", "batch_size", "augmentation", "weights", "size", "b")
+        names = (
+            *("method", "backbone", "lr", "weight_decay", "temperature", "epochs", "batch_size", "augmentation"),
+            *("weights", "size"),
+        )
         said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return said if self.weights is not None else {**said, "recipe": "paper"}
 
@@ -70,6 +74,33 @@ PRESETS: dict[str, Preset] = {
         "79.8 % accuracy",
     ),
 }
+
+OTHERS: list[tuple[str, str, float, float, str]] = [
+    ("blackbox", "voc-densenet121", 2.2e-5, 0.0, "96.42"),
+    ("blackbox", "voc-resnet50", 1e-5, 0.0, "96.71"),
+    ("blackbox", "voc-vitc", 1e-4, 0.0, "96.35"),
+    ("blackbox", "dogs-resnet50", 1e-5, 0.0, "87.16"),
+    ("blackbox", "rsna-densenet121", 3e-4, 1e-4, "79.78"),
+    ("nwhead", "dogs-resnet50", 1e-5, 0.0, "85.16"),
+    ("nwhead", "rsna-densenet121", 3e-4, 1e-4, "79.30"),
+    ("bcos", "voc-densenet121", 1e-4, 0.0, "96.48"),
+    ("bcos", "voc-resnet50", 1e-4, 0.0, "96.85"),
+    ("bcos", "voc-vitc", 2.2e-5, 0.0, "96.79"),
+    ("bcos", "dogs-resnet50", 1e-4, 0.0, "85.54"),
+    ("bcos", "rsna-densenet121", 1e-2, 0.0, "78.73"),
+]
+"""The same table's rows of other methods: learning rate, weight decay, percent. ProtoPNet's have no settings, and
+there are no weights for BagNets to start from."""
+
+
+def _like_sic(method: str, row: str, lr: float, weight_decay: float, percent: str) -> Preset:
+    """Another method on the data and backbone of a row of SIC."""
+    ours = PRESETS[row]
+    reported = f"{percent} % {ours.reported.partition(' % ')[2]}"
+    return replace(ours, method=method, lr=lr, weight_decay=weight_decay, temperature=None, reported=reported)
+
+
+PRESETS |= {f"{other[0]}-{other[1]}": _like_sic(*other) for other in OTHERS}
 
 
 def preset(name: str) -> Preset:

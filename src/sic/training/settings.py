@@ -9,13 +9,16 @@ from typing import Any, Literal, get_args
 import torch
 
 from sic import backbones
-from sic.backbones import Form
+from sic.backbones import FORMS, Form
 from sic.backbones.weights import PUBLISHED, check, published
 from sic.data.dataset import ImageData
 from sic.data.images import Preprocessing, UnreadableImage, image_size
 from sic.data.transforms import Augmentation
 from sic.directory import read_config
 from sic.errors import SicError
+from sic.methods import LOSSES, SIC, Loss, method
+from sic.supports import HOW, How
+from sic.training.of_method import check_method, flag, means_something, method_defaults
 from sic.training.presets import preset
 
 RecipeName = Literal["scratch", "paper", "bcosify"]
@@ -47,10 +50,14 @@ RECIPES: dict[RecipeName, Recipe] = {
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "fit": ("crop", "squash"),
-    "form": ("bcos", "bcosified"),
+    "form": FORMS,
     "recipe": tuple(RECIPES),
     "augmentation": get_args(Augmentation),
+    "loss": LOSSES,
+    "inference_supports": HOW,
 }
+BCOS_TEMPERATURE: dict[RecipeName, float] = {"scratch": 0.1, "bcosify": 0.1}
+"""Of the method bcos: outputs of its head are small at first, and would wait for the features to grow."""
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """What the paper does differently on FunnyBirds."""
 
@@ -76,16 +83,25 @@ class Settings:
     validation: float = 0.15
     weights: str | None = None
     keep_support_images: bool = True
+    method: str = "sic"
+    loss: Loss = "bce"
+    relu: bool = True
+    attribution: str | None = None
+    neighbours: int | None = None
+    inference_supports: How = "nearest"
+    weight_decay: float = 0.0
     balance: bool = False
     """Weigh each class's positives so that they count as much as its negatives (`losses.positive_weights`)."""
     allow_leaks: bool = False
     """Train although pictures or groups that are trained on are also measured on."""
+    compiled: bool = False
+    """Compile the network for training: about a minute once, then faster steps."""
     preset: str | None = None
     """Where the settings came from that were not said."""
 
     @property
     def guided(self) -> bool:
-        return RECIPES[self.recipe].guided
+        return RECIPES[self.recipe].guided and self.method == "sic"
 
     @property
     def fading(self) -> float:
@@ -117,14 +133,17 @@ def _check(said: dict[str, Any]) -> None:
         raise SicError(f"There is no setting called {sorted(unknown)[0]!r}.")
     for name, allowed in CHOICES.items():
         if said.get(name, allowed[0]) not in allowed:
-            raise SicError(f"--{name} must be one of {', '.join(allowed)}, not {said[name]!r}.")
-    lr, temperature = said.get("lr", 1.0), said.get("temperature", 1.0)
-    if not (math.isfinite(lr) and lr >= 0):
-        raise SicError(f"--lr must be a number from 0 up, not {lr}.")
+            raise SicError(f"{flag(name)} must be one of {', '.join(allowed)}, not {said[name]!r}.")
+    temperature = said.get("temperature", 1.0)
+    for name in ("lr", "weight_decay"):
+        value = said.get(name, 0.0)
+        if not (math.isfinite(value) and value >= 0):
+            raise SicError(f"{flag(name)} must be a number from 0 up, not {value}.")
     if not (math.isfinite(temperature) and temperature > 0):
         raise SicError(f"--temperature must be a number above 0, not {temperature}.")
     if "backbone" in said:
         backbones.require(said["backbone"])
+    check_method(said)
 
 
 def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) -> tuple[Settings, list[str]]:
@@ -136,7 +155,11 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     if "preset" in said:
         start = preset(said["preset"])
         notes.append(f"preset {said['preset']} ({start.data}; the paper reports {start.reported}; from {start.source})")
+        if said.setdefault("method", start.method) != start.method:
+            raise SicError(f"--preset {said['preset']} is for --method {start.method}, not {said['method']}.")
         said = {**start.settings(), **_inherited(said), **said}
+    kind = method(said.get("method", "sic"))
+    said = {**method_defaults(said, data.task), **said}
     if "weights" in said:
         said = _with_start(said, notes)
     recipe_name: RecipeName = said.get("recipe") or _recipe(said)
@@ -161,7 +184,7 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         notes.append(f"{kept} (--fit {'squash' if fit == 'crop' else 'crop'} for the other)")
     backbone = said.get("backbone")
     if backbone is None:
-        backbone = "resnet_small" if size <= 128 else "resnet18"
+        backbone = kind.backbones[0] if kind.backbones else "resnet_small" if size <= 128 else "resnet18"
         notes.append(f"backbone {backbone} (suits {size} px)")
     batch = said.get("batch_size") or min(recipe.batch_size, max(8, number // 8))
     epochs = said.get("epochs")
@@ -178,17 +201,15 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         preprocessing=Preprocessing(size, resize, fit),
         epochs=epochs,
         lr=recipe.lr,
-        temperature=recipe.temperature,
+        temperature=recipe.temperature if kind is SIC else BCOS_TEMPERATURE.get(recipe_name, 1.0),
         batch_size=batch,
         recipe=recipe_name,
         augmentation=recipe.augmentation,
     )
     settings = replace(settings, **said)
-    notes.append(
-        f"recipe {recipe_name}: T = {settings.temperature:g}, learning rate {settings.lr:g}, "
-        f"batches of {settings.batch_size}"
-    )
-    if recipe_name == "paper" and settings.weights is None:
+    temperature = f"T = {settings.temperature:g}, " if "temperature" in kind.options else ""
+    notes.append(f"recipe {recipe_name}: {temperature}learning rate {settings.lr:g}, batches of {settings.batch_size}")
+    if kind is SIC and recipe_name == "paper" and settings.weights is None:
         notes.append(
             "the paper's recipe without pretrained weights usually collapses; --recipe scratch is made for that"
         )
@@ -206,8 +227,17 @@ def _inherited(said: dict[str, Any]) -> dict[str, Any]:
     """What a model of ours decides about the network that starts from it."""
     if "weights" not in said or not Path(said["weights"]).is_dir():
         return {}
-    start, _ = read_config(Path(said["weights"]))
-    names = ("backbone", "form", "antialiased", "latent", "b", "temperature")
+    folder = Path(said["weights"])
+    start, _ = read_config(folder)
+    kind = method(said.get("method", "sic"))
+    if start.form not in kind.forms:
+        raise SicError(
+            f"{folder} has a {start.form} network, and --method {said.get('method', 'sic')} needs a "
+            f"{' or '.join(kind.forms)} one; start from another model, or leave --weights out."
+        )
+    names = ["backbone", "form", "antialiased", *({"b"} & means_something(kind))]
+    if start.method == said.get("method", "sic"):
+        names += sorted({"latent", "temperature"} & means_something(kind))
     network = {name: getattr(start, name) for name in names}
     return {**network, "size": start.preprocessing.size, "fit": start.preprocessing.fit}
 
@@ -217,7 +247,8 @@ def _with_start(said: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     weights = said["weights"]
     if Path(weights).is_dir():
         said = {**_inherited(said), **said}
-        notes.append(f"{said['backbone']} at {said['size']} px with T = {said['temperature']:g}, as in {weights}")
+        with_t = f" with T = {said['temperature']:g}" if "temperature" in said else ""
+        notes.append(f"{said['backbone']} at {said['size']} px{with_t}, as in {weights}")
         return said
     backbone = said.get("backbone", "resnet50")
     native = weights in published(backbone, "bcos") or (weights not in PUBLISHED and not backbone.startswith("timm/"))

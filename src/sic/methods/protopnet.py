@@ -1,0 +1,141 @@
+"""ProtoPNet (Chen et al. 2019): a class is what its prototypes, small parts of training images, are found to be."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sic.backbones import Backbone
+from sic.errors import SicError
+from sic.methods.contract import Classifier, Contributions, Loss, as_columns, without_weights
+
+ENLARGED, BOX = "enlarged", "box"
+EPSILON = 1e-4
+AGAINST = -0.5
+"""What a prototype starts with for the other classes."""
+TOP = 0.95
+"""A prototype's box holds the pixels of an enlarged similarity map above this quantile."""
+
+
+class ProtoPNet(Classifier):
+    """Logit of a class: its weights times the largest similarity of every prototype with a part of the image.
+
+    Its pictures show where the class's own prototypes were found, each with what it adds to the logit: spread over the
+    enlarged similarity map, or over a box around its top. The residual is what prototypes of other classes add.
+    """
+
+    forms = ("conventional",)
+    options = ("latent", "loss", "attribution")
+    losses = ("ce", "bce")
+    attributions = (ENLARGED, BOX)
+    with_cases = True
+    supports_per_class = 10
+    lr = 3e-3
+    prototype_classes: Tensor
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        classes: int,
+        supports: int,
+        *,
+        latent: int = 128,
+        loss: Loss = "ce",
+        attribution: str = ENLARGED,
+    ) -> None:
+        """`supports`: the number of prototypes, a multiple of the number of classes."""
+        super().__init__(backbone, classes, loss)
+        if supports % classes:
+            raise SicError(f"{supports} prototypes cannot be shared evenly by {classes} classes.")
+        self.backbone = backbone
+        self.add_on = nn.Sequential(
+            nn.Conv2d(backbone.map_features, latent, 1), nn.ReLU(), nn.Conv2d(latent, latent, 1), nn.Sigmoid()
+        )
+        self.prototypes = nn.Parameter(torch.rand(supports, latent))
+        owners = torch.arange(classes).repeat_interleave(supports // classes)
+        self.register_buffer("prototype_classes", owners, persistent=False)
+        self.last = nn.Linear(supports, classes, bias=False)
+        with torch.no_grad():
+            self.last.weight.fill_(AGAINST)[owners, torch.arange(supports)] = 1
+        self.explain_with(attribution)
+
+    @property
+    def case_classes(self) -> list[int]:
+        return self.prototype_classes.tolist()
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Latents of the parts of images, N×d×h×w, in (0, 1)."""
+        return self.add_on(self.backbone.feature_maps(self.backbone.prepared(images)))
+
+    def distances(self, patches: Tensor) -> Tensor:
+        """Squared, between every prototype and every part: N×P×h×w."""
+        products = F.conv2d(patches, self.prototypes[:, :, None, None])
+        lengths = patches.square().sum(dim=1, keepdim=True)
+        return (lengths - 2 * products + self.prototypes.square().sum(dim=1)[:, None, None]).relu()
+
+    def logits(self, distances: Tensor) -> Tensor:
+        """N×P×h×w distances → N×C."""
+        return self.last(similarity(distances.amin(dim=(2, 3))))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.logits(self.distances(self.patches(images)))
+
+    def own_weights(self) -> Tensor:
+        """Of every prototype for its class, P."""
+        return self.last.weight[
+            self.prototype_classes, torch.arange(len(self.prototypes), device=self.last.weight.device)
+        ]
+
+    def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        distances = self.distances(self.patches(images))
+        return self.logits(distances), similarity(distances.amin(dim=(2, 3))) * self.own_weights()
+
+    @torch.no_grad()
+    def explain(self, images: Tensor, targets: Tensor) -> Contributions:
+        """By the prototypes of the classes `targets`."""
+        self.require_evaluation()
+        columns = as_columns(targets)
+        distances = self.distances(self.patches(images))
+        value = self.logits(distances).gather(1, columns)
+        per_class = len(self.prototypes) // self.classes
+        own = columns[:, :, None] * per_class + torch.arange(per_class, device=columns.device)
+        shares = self._shares(distances, own.flatten(1), images.shape[-2:])
+        maps = shares.unflatten(1, own.shape[1:]).sum(dim=2)
+        return without_weights(maps, value, torch.zeros_like(value)).reshape(targets.shape)
+
+    @torch.no_grad()
+    def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
+        """What prototypes (indices, N or N×K) add to the logits of their classes."""
+        self.require_evaluation()
+        columns = as_columns(supports)
+        distances = self.distances(self.patches(images))
+        value = (similarity(distances.amin(dim=(2, 3))) * self.own_weights()).gather(1, columns)
+        maps = self._shares(distances, columns, images.shape[-2:])
+        return without_weights(maps, value, torch.zeros_like(value)).reshape(supports.shape)
+
+    def _shares(self, distances: Tensor, prototypes: Tensor, size: torch.Size) -> Tensor:
+        """What prototypes, N×K, add to the logits of their classes, on pixels: N×K×H×W."""
+        chosen = distances.gather(1, prototypes[:, :, None, None].expand(-1, -1, *distances.shape[2:]))
+        found = similarity(chosen)
+        enlarged = F.interpolate(found, (size[0], size[1]), mode="bilinear", align_corners=False)
+        mass = boxes(enlarged) if self.attribution == BOX else enlarged
+        mass = mass / mass.sum(dim=(2, 3), keepdim=True)
+        adds = found.amax(dim=(2, 3)) * self.own_weights()[prototypes]
+        return mass * adds[:, :, None, None]
+
+
+def similarity(squared_distances: Tensor) -> Tensor:
+    """`log((d² + 1) / (d² + ε))`: large where the distance is small, and never negative."""
+    return ((squared_distances + 1) / (squared_distances + EPSILON)).log()
+
+
+def boxes(maps: Tensor) -> Tensor:
+    """…×H×W → 1 in the smallest box around the pixels from the 95th percentile on, 0 elsewhere."""
+    limit = maps.flatten(-2).quantile(TOP, dim=-1)[..., None, None]
+    high = maps >= limit
+
+    def between(hits: Tensor) -> Tensor:
+        """…×n: from the first to the last."""
+        return (hits.cumsum(-1) > 0) & (hits.flip(-1).cumsum(-1).flip(-1) > 0)
+
+    rows, columns = between(high.any(dim=-1)), between(high.any(dim=-2))
+    return (rows[..., :, None] & columns[..., None, :]).to(maps)

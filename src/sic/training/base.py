@@ -1,0 +1,176 @@
+"""What all fits share, as a Lightning module: optimiser, schedule, the step of a plain classifier, validation."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from sic.bcos import fade
+from sic.data.labels import average_precisions, mean_precision, split_targets
+from sic.data.transforms import TrainingTransform
+from sic.errors import SicError
+from sic.methods import Classifier
+from sic.training.batches import Batch
+from sic.training.losses import binary_loss, softmax_loss
+from sic.training.schedule import learning_rate_factor
+from sic.training.settings import Settings
+
+Candidates = dict[int, list[int]]
+"""Positions of the training images that may be cases, per class."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a case of the trained model is made of."""
+
+    label: int
+    row: int | None
+    """Its position among the training images; None: it is none of them."""
+    box: tuple[int, int, int, int] | None = None
+    """The part of the view that it is: left, top, right, bottom in pixels; None: all of it."""
+
+
+class Training(lightning.LightningModule):
+    """Fits a classifier; methods whose step or whose epochs are different do them in a subclass."""
+
+    embedding: DataLoader[tuple[Tensor, Tensor]]
+    """The training images as the model sees them after training."""
+    positive: Tensor | None
+    """Weight of each class's positives in the loss, where classes are balanced."""
+    steps_per_epoch: int
+    transform: TrainingTransform
+    """Moves the queries' pixels where the loader has not."""
+    draws_supports = False
+    """Whether a batch needs supports beside its queries."""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        settings: Settings,
+        candidates: Candidates,
+        multi_label: bool,
+        positive: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.classifier = classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.settings, self.candidates = settings, candidates
+        self.multi_label = multi_label
+        self.register_buffer("positive", positive, persistent=False)
+        self.collapsed: str | None = None
+        """The sentence to say after this epoch, if the fit has collapsed."""
+        self.figures: dict[str, float] = {}
+        """Figures of the epoch: training and validation loss, score, and what the method adds."""
+        self.classifier.backbone.compiled = settings.compiled
+        self._faded = torch.zeros(())
+        self._losses: list[Tensor] = []
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    @staticmethod
+    def number_of_cases(settings: Settings, candidates: Candidates, classes: int) -> int:
+        return 0
+
+    def cases(self) -> list[Case]:
+        """Those that the classifier reasons with, in its order."""
+        return []
+
+    @property
+    def total_steps(self) -> int:
+        return self.settings.epochs * self.steps_per_epoch
+
+    def configure_optimizers(self) -> Any:
+        decay, on_gpu = self.settings.weight_decay, self.device.type == "cuda"
+        optimiser = torch.optim.AdamW(self.parameters(), lr=self.settings.lr, weight_decay=decay, fused=on_gpu)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimiser, lambda step: learning_rate_factor(step, self.steps_per_epoch, self.total_steps)
+        )
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    @property
+    def faded(self) -> float:
+        """How far a bcosified network is from conventional (0) to B-cos (1); others are there from the start."""
+        steps = self.settings.fading * self.total_steps
+        return min(1.0, self.global_step / steps) if steps else 1.0
+
+    @property
+    def presentable(self) -> bool:
+        """Whether the classifier is what it should be in the end; what is not yet cannot be the best."""
+        return self.faded == 1
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        if isinstance(batch, Batch) and batch.moves is not None:
+            batch.queries, batch.moves = self.transform.apply(batch.queries, batch.moves), None
+        return batch
+
+    def fade(self) -> None:
+        """Bring the network as far from conventional to B-cos as it should be at this step."""
+        faded: float | Tensor = self.faded
+        if 0 < faded < 1:
+            faded = self._faded = self._faded.to(self.device).fill_(faded)
+        fade(self.classifier.backbone, faded)
+
+    def prepared(self, pixels: Tensor) -> Tensor:
+        """Images for the network of bytes of a batch, N×3×S×S."""
+        return (pixels.float() / 255).contiguous(memory_format=torch.channels_last)
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        self.fade()
+        logits = self.classifier(self.prepared(batch.queries)).float()
+        return self.noted(self.loss(logits, batch.targets), index)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The method's own, of N×C."""
+        if self.classifier.loss == "ce":
+            return softmax_loss(logits, targets)
+        return binary_loss(logits, targets, None if self.positive is None else self.positive.to(logits.device))
+
+    def noted(self, loss: Tensor, index: int) -> Tensor:
+        """The loss of a step, remembered; now and then looked at."""
+        self._losses.append(loss.detach())
+        if index % 20 == 0:
+            self.refuse_nan()
+        return loss
+
+    def refuse_nan(self) -> None:
+        if self._losses and not torch.stack(self._losses[-20:]).isfinite().all():
+            raise SicError(
+                f"The loss became NaN or infinite in epoch {self.current_epoch + 1}; try a lower --lr "
+                f"(it was {self.settings.lr:g}). Nothing up to the epoch before is lost."
+            )
+
+    def before_validation(self) -> None:
+        """What a method does after every epoch, before it is measured."""
+
+    def on_validation_epoch_start(self) -> None:
+        self.refuse_nan()
+        self.before_validation()
+        self._outputs = []
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        images, targets = batch
+        with torch.autocast(self.device.type, enabled=False):
+            self._outputs.append((self.classifier(images.float() / 255).cpu(), targets.cpu()))
+
+    def on_validation_epoch_end(self) -> None:
+        logits = torch.cat([logits for logits, _ in self._outputs])
+        targets = torch.cat([targets for _, targets in self._outputs])
+        if self.multi_label:
+            score = mean_precision(average_precisions(logits, targets))
+        else:
+            # An image may have several right answers (a bird that lacks parts): any of them counts.
+            score = split_targets(targets)[0].gather(1, logits.argmax(1, keepdim=True)).mean().item()
+        self.figures = {
+            "train_loss": torch.stack(self._losses).mean().item() if self._losses else float("nan"),
+            "val_loss": self.loss(logits, targets).item(),
+            "val_score": score,
+            **self.health_figures(score, targets.nanmean().item()),
+        }
+        self._losses = []
+        # Of epochs with the same score, the one with the lower loss is the best.
+        self.log("val_rank", score - 1e-3 * min(1.0, self.figures["val_loss"]) - 2 * (not self.presentable))
+
+    def health_figures(self, score: float, chance: float) -> dict[str, float]:
+        """What a method looks at beside the score."""
+        return {}

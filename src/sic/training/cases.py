@@ -1,0 +1,69 @@
+"""Fits of classifiers that compare an image's latent with those of training images, chosen anew after every epoch."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sic.errors import SicError
+from sic.methods import Comparing
+from sic.supports import select_how
+from sic.training.base import Candidates, Case, Training
+from sic.training.settings import Settings
+
+
+class CaseTraining(Training):
+    """Holds who the supports are."""
+
+    classifier: Comparing
+    support_rows: Tensor
+    """Positions of the supports among the training images; -1: a mean of several."""
+    draws_supports = True
+
+    def __init__(
+        self,
+        classifier: Comparing,
+        settings: Settings,
+        candidates: Candidates,
+        multi_label: bool,
+        positive: Tensor | None = None,
+    ) -> None:
+        super().__init__(classifier, settings, candidates, multi_label, positive)
+        self.register_buffer("support_rows", torch.zeros_like(classifier.support_classes))
+
+    @staticmethod
+    def number_of_cases(settings: Settings, candidates: Candidates, classes: int) -> int:
+        sizes = [len(members) for members in candidates.values()]
+        if settings.inference_supports == "full":
+            return sum(sizes)
+        return sum(min(settings.supports_per_class, size) for size in sizes)
+
+    def cases(self) -> list[Case]:
+        pairs = zip(self.classifier.case_classes, self.support_rows.tolist(), strict=True)
+        return [Case(label, row if row >= 0 else None) for label, row in pairs]
+
+    @torch.no_grad()
+    def embed(self) -> NDArray[np.float32]:
+        """Latents of the training set with the evaluation transform, n×d, in full precision."""
+        self.classifier.eval()
+        latents = []
+        with torch.autocast(self.device.type, enabled=False):
+            for images, _ in self.embedding:
+                latents.append(self.classifier.encoder(images.to(self.device).float() / 255).cpu())
+        return torch.cat(latents).numpy()
+
+    def before_validation(self) -> None:
+        """Fresh latents, fresh supports; from here on the model reasons with these."""
+        latents = self.embed()
+        if not np.isfinite(latents).all():
+            raise SicError(f"The latents became NaN in epoch {self.current_epoch + 1}; try a lower --lr.")
+        settings = self.settings
+        chosen = select_how(
+            settings.inference_supports, latents, self.candidates, settings.supports_per_class, settings.seed
+        )
+        self.support_rows.copy_(torch.from_numpy(chosen.rows))
+        self.classifier.set_supports(torch.from_numpy(chosen.vectors), torch.from_numpy(chosen.classes))
+        self.look_at(latents)
+
+    def look_at(self, latents: NDArray[np.float32]) -> None:
+        """What else there is to see in the latents of the training set."""

@@ -1,0 +1,150 @@
+"""The stages of ProtoPNet: warm-up, joint training, projection of the prototypes onto training images, last layer."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sic.data.labels import split_targets
+from sic.errors import SicError
+from sic.methods import ProtoPNet
+from sic.training.base import Candidates, Case, Training
+from sic.training.batches import Batch
+from sic.training.schedule import learning_rate_factor
+from sic.training.settings import Settings
+
+CLUSTER, SEPARATION, SPARSE = 0.8, 0.08, 1e-4
+"""Weights of the costs: own prototypes near, others far, few connections to other classes."""
+PRETRAINED, LAST = 1 / 30, 1 / 3
+"""Learning rates relative to that of new layers and prototypes. The authors' last layer learns as slowly as pretrained
+ones, in tens of thousands of steps on enlarged data; it is a convex problem, and here it has fewer."""
+
+
+class ProtoPNetTraining(Training):
+    """One round: a tenth of the epochs warms up new layers and prototypes, then all but the last layer learn, and the
+    last layer has a fifth to itself, after every prototype has become a part of a training image of its class."""
+
+    classifier: ProtoPNet
+    sources: Tensor
+    """Of each prototype: position of its image among the training images, row and column in its feature map, and the
+    height and width of that, P×5."""
+
+    def __init__(
+        self,
+        classifier: ProtoPNet,
+        settings: Settings,
+        candidates: Candidates,
+        multi_label: bool,
+        positive: Tensor | None = None,
+    ) -> None:
+        super().__init__(classifier, settings, candidates, multi_label, positive)
+        if settings.epochs < 2:
+            raise SicError("--method protopnet needs at least 2 --epochs: its last layer learns after everything else.")
+        self.register_buffer("sources", torch.zeros(len(classifier.prototypes), 5, dtype=torch.long))
+        self.warm = settings.epochs // 10
+        self.projected_at = settings.epochs - max(1, settings.epochs // 5)
+
+    @staticmethod
+    def number_of_cases(settings: Settings, candidates: Candidates, classes: int) -> int:
+        return settings.supports_per_class * classes
+
+    def cases(self) -> list[Case]:
+        side = self.settings.preprocessing.size
+        result = []
+        for label, source in zip(self.classifier.case_classes, self.sources.tolist(), strict=True):
+            image, row, column, height, width = source
+            box = (
+                column * side // width, row * side // height, -(-(column + 1) * side // width),
+                -(-(row + 1) * side // height),
+            )  # fmt: skip
+            result.append(Case(label, image, box))
+        return result
+
+    @property
+    def projected(self) -> bool:
+        return self.current_epoch >= self.projected_at
+
+    @property
+    def presentable(self) -> bool:
+        return self.projected
+
+    def configure_optimizers(self) -> Any:
+        classifier, settings = self.classifier, self.settings
+        old = settings.lr if settings.weights is None else PRETRAINED * settings.lr
+        groups = [
+            {"params": list(classifier.backbone.parameters()), "lr": old},
+            {"params": [*classifier.add_on.parameters(), classifier.prototypes], "lr": settings.lr},
+            {"params": list(classifier.last.parameters()), "lr": LAST * settings.lr},
+        ]
+        optimiser = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
+
+        def joint(step: int) -> float:
+            return learning_rate_factor(step, self.steps_per_epoch, self.total_steps)
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, [joint, joint, lambda step: 1.0])
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_epoch_start(self) -> None:
+        classifier = self.classifier
+        if self.current_epoch == self.projected_at:
+            self.project()
+        classifier.backbone.requires_grad_(self.warm <= self.current_epoch and not self.projected)
+        classifier.add_on.requires_grad_(not self.projected)
+        classifier.prototypes.requires_grad_(not self.projected)
+        classifier.last.requires_grad_(self.projected)
+        # Prototypes stay what they are only while the layers before them do, running statistics included.
+        classifier.train(not self.projected)
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        classifier = self.classifier
+        patches = classifier.patches(self.prepared(batch.queries))
+        with torch.autocast(self.device.type, enabled=False):
+            distances = classifier.distances(patches.float())
+            loss = self.loss(classifier.logits(distances), batch.targets)
+            if self.projected:
+                others = classifier.last.weight.abs().sum() - classifier.own_weights().abs().sum()
+                loss = loss + SPARSE * others
+            else:
+                cluster, separation = prototype_costs(distances.amin(dim=(2, 3)), batch.targets)
+                loss = loss + CLUSTER * cluster - SEPARATION * separation
+        return self.noted(loss, index)
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Every prototype becomes the nearest part of the training images that show its class and nothing else."""
+        classifier = self.classifier.eval()
+        owners = classifier.prototype_classes
+        members = {label: set(rows) for label, rows in self.candidates.items()}
+        nearest = torch.full((len(owners),), torch.inf, device=self.device)
+        vectors = torch.zeros_like(classifier.prototypes)
+        first = 0
+        with torch.autocast(self.device.type, enabled=False):
+            for images, _ in self.embedding:
+                patches = classifier.patches(images.to(self.device).float() / 255)
+                distances = classifier.distances(patches)
+                rows = range(first, first + len(images))
+                may = [[row in members[label] for label in range(classifier.classes)] for row in rows]
+                allowed = torch.tensor(may, device=self.device)[:, owners]
+                distances = distances.masked_fill(~allowed[:, :, None, None], torch.inf)
+                height, width = distances.shape[2:]
+                best, where = distances.transpose(0, 1).flatten(1).min(dim=1)
+                better = best < nearest
+                image, row, column = where // (height * width), where // width % height, where % width
+                shape = torch.tensor([height, width], device=self.device).expand(len(owners), 2)
+                found = torch.cat([torch.stack([image + first, row, column], dim=1), shape], dim=1)
+                nearest = torch.where(better, best, nearest)
+                vectors[better] = patches[image, :, row, column][better]
+                self.sources[better] = found[better]
+                first += len(images)
+        classifier.prototypes.copy_(vectors)
+
+
+def prototype_costs(distances: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Of N×P smallest distances and N×C targets: to the nearest prototype of each class that an image shows, and to the
+    nearest of a class that it does not show; means. Classes that nobody is sure about play no part."""
+    truth, counts = split_targets(targets)
+    nearest = distances.unflatten(1, (targets.shape[1], -1)).amin(dim=2)
+    cluster = (nearest * truth).sum() / truth.sum().clamp_min(1)
+    absent = counts & (truth == 0)
+    others = nearest.masked_fill(~absent, torch.inf).amin(dim=1)[absent.any(dim=1)]
+    return cluster, others.sum() / max(len(others), 1)

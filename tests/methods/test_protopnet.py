@@ -1,0 +1,181 @@
+"""ProtoPNet against loops: distances, costs, where prototypes land, and what its pictures add up to."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sic import backbones
+from sic.data.images import Preprocessing
+from sic.errors import SicError
+from sic.methods import ProtoPNet
+from sic.training.protopnet import ProtoPNetTraining, prototype_costs
+from sic.training.settings import Settings
+from tests.models import settle
+
+SIZE, CLASSES, PER_CLASS = 24, 3, 2
+
+
+def pixels(number: int) -> Tensor:
+    return torch.randint(0, 256, (number, 3, SIZE, SIZE), generator=torch.Generator().manual_seed(4)).to(torch.uint8)
+
+
+def build(attribution: str = "enlarged") -> ProtoPNet:
+    torch.manual_seed(0)
+    net = backbones.create("resnet_tiny", "conventional")
+    model = ProtoPNet(net, CLASSES, CLASSES * PER_CLASS, latent=8, attribution=attribution)
+    settle(model, pixels(8) / 255)
+    with torch.no_grad():  # prototypes like what there is to find
+        patches = model.patches(pixels(8) / 255)
+        model.prototypes.copy_(patches[:6, :, 1, 2] + 0.02 * torch.randn(6, 8))
+        model.last.weight += 0.1 * torch.randn(CLASSES, 6)
+    return model
+
+
+def similarity(distance: float) -> float:
+    return math.log((distance + 1) / (distance + 1e-4))
+
+
+@torch.no_grad()
+def test_logits_are_what_the_loop_says() -> None:
+    model, images = build(), pixels(3) / 255
+    patches = model.patches(images)
+    assert patches.min() > 0 and patches.max() < 1
+    for n in range(3):
+        similarities = []
+        for prototype in model.prototypes:
+            squares = [((patch - prototype) ** 2).sum().item() for patch in patches[n].flatten(1).T]
+            similarities.append(similarity(min(squares)))
+        expected = model.last.weight @ torch.tensor(similarities)
+        torch.testing.assert_close(model(images)[n], expected, rtol=1e-3, atol=1e-3)
+        own = [similarities[j] * model.last.weight[j // PER_CLASS, j].item() for j in range(6)]
+        torch.testing.assert_close(model.answer(images)[1][n], torch.tensor(own), rtol=1e-3, atol=1e-3)
+
+
+def test_costs_are_what_the_loop_says() -> None:
+    """Several labels, and one that nobody is sure about."""
+    distances = torch.rand(4, CLASSES * PER_CLASS, generator=torch.Generator().manual_seed(0))
+    nan = math.nan
+    targets = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, nan, 1], [0, 1, 0]])
+    cluster, separation = [], []
+    for n, row in enumerate(targets.tolist()):
+        nearest = [distances[n, PER_CLASS * c : PER_CLASS * (c + 1)].min().item() for c in range(CLASSES)]
+        cluster += [d for d, shown in zip(nearest, row, strict=True) if shown == 1]
+        separation.append(min(d for d, shown in zip(nearest, row, strict=True) if shown == 0))
+    found = prototype_costs(distances, targets)
+    assert found[0].item() == pytest.approx(sum(cluster) / 5)
+    assert found[1].item() == pytest.approx(sum(separation) / 4)
+
+
+class Batches:
+    """A loader of views."""
+
+    def __init__(self, views: Tensor) -> None:
+        self.views = views
+
+    def __iter__(self) -> Iterator[tuple[Tensor, None]]:
+        return iter([(batch, None) for batch in self.views.split(5)])
+
+
+def training(model: ProtoPNet, epochs: int = 10) -> ProtoPNetTraining:
+    settings = Settings(
+        "resnet_tiny", Preprocessing(SIZE, SIZE), epochs, 3e-3, 1.0, 8, "scratch", "none", method="protopnet"
+    )
+    candidates = {0: [0, 3, 6, 9, 10], 1: [1, 4], 2: [2, 5, 8]}  # 7, 11 and 12 show several
+    module = ProtoPNetTraining(model, settings, candidates, False)
+    module.embedding = Batches(pixels(13))  # type: ignore[assignment]
+    return module
+
+
+@torch.no_grad()
+def test_prototypes_land_on_the_nearest_parts_of_images_of_their_class() -> None:
+    model = build()
+    module, before = training(model), model.prototypes.clone()
+    patches = model.patches(pixels(13) / 255)
+    height, width = patches.shape[2:]
+    assert height > 1
+    module.project()
+    cases = module.cases()
+    for j, prototype in enumerate(before):
+        label = j // PER_CLASS
+        distance, image, y, x = min(
+            (((patches[i, :, y, x] - prototype) ** 2).sum().item(), i, y, x)
+            for i in module.candidates[label] for y in range(height) for x in range(width)
+        )  # fmt: skip
+        assert module.sources[j].tolist() == [image, y, x, height, width]
+        torch.testing.assert_close(model.prototypes[j], patches[image, :, y, x])
+        box = (x * SIZE // width, y * SIZE // height, (x + 1) * SIZE // width, (y + 1) * SIZE // height)
+        assert (cases[j].label, cases[j].row, cases[j].box) == (label, image, box)
+        # The patch that a prototype is of is now as similar to it as anything can be.
+        nearest = model.distances(model.patches(pixels(13)[image : image + 1] / 255))[0, j].min().item()
+        assert nearest < 1e-5
+
+
+def test_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build()
+    module = training(model)
+    found = []
+    for epoch in range(10):
+        monkeypatch.setattr(ProtoPNetTraining, "current_epoch", epoch)
+        module.on_train_epoch_start()
+        parts = (model.backbone.network, model.add_on, model.last)
+        free = [all(p.requires_grad for p in part.parameters()) for part in parts]
+        assert model.prototypes.requires_grad == free[1] and model.training == free[1]
+        found.append((*free, module.presentable))
+    warm, joint, last = (False, True, False, False), (True, True, False, False), (False, False, True, True)
+    assert found == [warm] + 7 * [joint] + 2 * [last]
+    assert module.sources.any()
+    with pytest.raises(SicError, match="at least 2 --epochs"):
+        training(model, epochs=1)
+
+
+@pytest.mark.parametrize("attribution", ProtoPNet.attributions)
+@torch.no_grad()
+def test_maps_add_up_to_what_the_classes_own_prototypes_add(attribution: str) -> None:
+    model, images = build(attribution), pixels(3) / 255
+    targets = torch.tensor([[0, 2], [1, 1], [2, 0]])
+    explained = model.explain(images, targets)
+    logits, evidence = model.answer(images)
+    torch.testing.assert_close(explained.value, logits.gather(1, targets))
+    own = evidence.unflatten(1, (CLASSES, PER_CLASS)).sum(dim=2).gather(1, targets)
+    torch.testing.assert_close(explained.maps.sum(dim=(2, 3)), own, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(explained.residual, logits.gather(1, targets) - own, rtol=1e-4, atol=1e-4)
+    single = model.explain_evidence(images, torch.tensor([[0, 1], [2, 3], [4, 5]]))
+    torch.testing.assert_close(single.value, evidence[torch.arange(3)[:, None], torch.tensor([[0, 1], [2, 3], [4, 5]])])
+    torch.testing.assert_close(single.maps.sum(dim=1), explained.maps[torch.arange(3), [0, 0, 0]])
+    assert single.residual.abs().max() < 1e-4
+
+
+@torch.no_grad()
+def test_the_two_pictures_differ_and_boxes_hold_the_top() -> None:
+    model, images = build("box"), pixels(2) / 255
+    boxes = model.explain_evidence(images, torch.tensor([0, 3])).maps
+    model.explain_with("enlarged")
+    enlarged = model.explain_evidence(images, torch.tensor([0, 3])).maps
+    distances = model.distances(model.patches(images))
+    for n, j in enumerate((0, 3)):
+        found = torch.tensor([[similarity(d) for d in row] for row in distances[n, j].tolist()])
+        upsampled = F.interpolate(found[None, None], (SIZE, SIZE), mode="bilinear")[0, 0]
+        torch.testing.assert_close(enlarged[n] / enlarged[n].sum(), upsampled / upsampled.sum(), rtol=1e-3, atol=1e-6)
+        rows, columns = (upsampled >= upsampled.flatten().quantile(0.95)).nonzero().T
+        expected = torch.zeros(SIZE, SIZE)
+        expected[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = 1
+        assert torch.equal((boxes[n] != 0).float(), expected)
+        inside = boxes[n][expected == 1]
+        torch.testing.assert_close(inside, inside[:1].expand_as(inside))
+        assert 0 < expected.mean() < 1
+
+
+def test_prototypes_belong_to_classes_evenly_and_start_with_fixed_connections() -> None:
+    net = backbones.create("resnet_tiny", "conventional")
+    model = ProtoPNet(net, 3, 6)
+    assert model.case_classes == [0, 0, 1, 1, 2, 2] and len(model.prototypes[0]) == 128
+    expected = torch.full((3, 6), -0.5)
+    for j in range(6):
+        expected[j // 2, j] = 1
+    assert torch.equal(model.last.weight.detach(), expected)
+    with pytest.raises(SicError, match="evenly"):
+        ProtoPNet(net, 3, 7)

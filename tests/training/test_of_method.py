@@ -1,0 +1,115 @@
+"""What each method makes of settings: defaults, and sentences for what means nothing to it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sic.data.dataset import ImageData
+from sic.errors import SicError
+from sic.methods import METHODS
+from sic.training.grid import default_axes
+from sic.training.of_method import OF_SOME, means_something
+from tests.training.test_settings import chosen, data, notes, start
+
+VALUES: dict[str, Any] = {
+    "temperature": 2.0, "latent": 16, "b": 1.5, "relu": False, "loss": "ce", "neighbours": 3, "supports_per_class": 2,
+    "keep_support_images": False,
+}  # fmt: skip
+
+
+def multi(folder: Path) -> ImageData:
+    return replace(data(folder), task="multi")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("setting", VALUES)
+def test_a_setting_means_something_or_is_refused(tmp_path: Path, method: str, setting: str) -> None:
+    if setting in means_something(METHODS[method]):
+        assert getattr(chosen(data(tmp_path), method=method, **{setting: VALUES[setting]}), setting) == VALUES[setting]
+    else:
+        with pytest.raises(SicError, match=f"means nothing to --method {method}; leave it out"):
+            chosen(data(tmp_path), method=method, **{setting: VALUES[setting]})
+
+
+def test_every_option_of_a_method_is_a_setting_of_some() -> None:
+    assert all(set(kind.options) <= set(OF_SOME) for kind in METHODS.values())
+    assert {*VALUES, "attribution", "inference_supports"} == set(OF_SOME)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("sic", {"form": "bcos", "loss": "bce", "supports_per_class": 3, "temperature": 1.0, "attribution": None}),
+        ("blackbox", {"form": "conventional", "loss": "bce", "attribution": "input-x-gradient", "lr": 3e-3}),
+        ("bcos", {"form": "bcos", "loss": "bce", "temperature": 0.1}),
+        ("bagnet", {"form": "conventional", "loss": "bce", "backbone": "bagnet17"}),
+        ("nwhead", {"form": "conventional", "loss": "ce", "inference_supports": "nearest", "supports_per_class": 3}),
+        ("protopnet", {"form": "conventional", "loss": "ce", "supports_per_class": 10, "attribution": "enlarged"}),
+    ],
+)
+def test_defaults(tmp_path: Path, method: str, expected: dict[str, Any]) -> None:
+    settings = chosen(data(tmp_path), method=method)
+    assert {name: getattr(settings, name) for name in expected} == expected
+    assert settings.guided == (method == "sic")
+    assert ("T = " in notes(data(tmp_path), method=method)) == (method in ("sic", "bcos"))
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"method": "tarot"}, "--method knows sic, blackbox"),
+        ({"form": "conventional"}, "--method sic works with --form bcos or bcosified only"),
+        ({"method": "blackbox", "form": "bcos"}, "--method blackbox works with --form conventional only"),
+        ({"method": "nwhead", "loss": "bce"}, "--method nwhead works with --loss ce only"),
+        ({"method": "blackbox", "attribution": "box"}, "works with --attribution input-x-gradient or"),
+        ({"method": "sic", "inference_supports": "full"}, "works with --inference-supports nearest or"),
+        ({"method": "sic", "inference_supports": "best"}, "--inference-supports must be one of"),
+        ({"method": "bagnet", "backbone": "resnet_tiny"}, "works with --backbone bagnet17 or"),
+        ({"method": "protopnet", "inference_supports": "random"}, "--inference-supports means nothing"),
+        ({"method": "blackbox", "loss": "ce", "balance": True}, "--balance weighs yes against no"),
+        ({"weight_decay": -1.0}, "--weight-decay must be a number from 0 up"),
+        ({"method": "blackbox", "preset": "voc-resnet50"}, "is for --method sic"),
+    ],
+)  # fmt: skip
+def test_refusals(tmp_path: Path, said: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SicError, match=sentence):
+        chosen(data(tmp_path), **said)
+
+
+def test_several_labels_need_yes_and_no(tmp_path: Path) -> None:
+    found = multi(tmp_path)
+    with pytest.raises(SicError, match="--method nwhead is for one label per image"):
+        chosen(found, method="nwhead")
+    with pytest.raises(SicError, match="--loss ce is for one label per image"):
+        chosen(found, method="blackbox", loss="ce")
+    assert chosen(found, method="protopnet").loss == "bce"
+
+
+def test_all_images_as_supports_are_not_copied_unless_said(tmp_path: Path) -> None:
+    assert not chosen(data(tmp_path), method="nwhead", inference_supports="full").keep_support_images
+    assert chosen(
+        data(tmp_path), method="nwhead", inference_supports="full", keep_support_images=True
+    ).keep_support_images
+
+
+@pytest.mark.parametrize("method", ["blackbox", "nwhead", "protopnet"])
+def test_published_weights_of_conventional_networks(tmp_path: Path, method: str) -> None:
+    settings = chosen(data(tmp_path), method=method, backbone="timm/tf_efficientnet_lite0", weights="imagenet")
+    assert (settings.form, settings.recipe) == ("conventional", "paper")
+    assert chosen(data(tmp_path), method=method, weights="imagenet").backbone == "resnet50"
+    with pytest.raises(SicError, match="no weights called imagenet-long for a conventional resnet50"):
+        chosen(data(tmp_path), method=method, backbone="resnet50", weights="imagenet-long")
+    with pytest.raises(SicError, match="needs a conventional one"):
+        chosen(data(tmp_path), method=method, weights=start(tmp_path))
+
+
+def test_another_method_inherits_the_network_and_not_the_temperature(tmp_path: Path) -> None:
+    settings = chosen(data(tmp_path), method="bcos", weights=start(tmp_path))
+    assert (settings.backbone, settings.preprocessing.size, settings.temperature) == ("resnet_tiny", 24, 1.0)
+
+
+def test_a_search_tries_temperatures_where_they_are_sics(tmp_path: Path) -> None:
+    assert len(default_axes(chosen(data(tmp_path)))[1]) > 1
+    assert default_axes(chosen(data(tmp_path), method="bcos"))[1] == (0.1,)
