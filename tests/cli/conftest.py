@@ -31,8 +31,8 @@ class Sic:
         assert "Traceback" not in done.stderr
         return done
 
-    def json(self, *arguments: object, code: int = 0) -> Any:
-        return json.loads(self(*arguments, "--json", code=code).stdout)
+    def json(self, *arguments: object, code: int = 0, **environment: str) -> Any:
+        return json.loads(self(*arguments, "--json", code=code, **environment).stdout)
 
     def refuse(self, *arguments: object) -> str:
         """The one sentence that a wrong call is answered with."""

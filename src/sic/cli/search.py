@@ -122,7 +122,8 @@ def _begin(
     before = {} if found is None else found.record
     if before:
         said = _agreed(said, before["flags"], out)
-    opened = open_data(data, talker.progress("drawing birds"), layout=said.get("layout"), group=said.get("group"))
+    opening: dict[str, Any] = {"layout": said.get("layout"), "group": said.get("group"), "roi": bool(said.get("roi"))}
+    opened = open_data(data, talker.progress("preparing images"), **opening)
     require_outside(out, opened)
     wanted = {SETTINGS.get(name, name): value for name, value in said.items()}
     known = {*Settings.__dataclass_fields__, "size", "fit"}

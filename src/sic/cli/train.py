@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
-from sic.cli.data import Group, LayoutName
+from sic.cli.data import Group, LayoutName, Roi
 
 
 def _list_presets(name: str | None) -> str | None:
@@ -32,6 +32,7 @@ def train(
     data: Annotated[str, typer.Argument(help="A folder of images, a table of them, or `birds` (built in).")],
     layout: LayoutName = None,
     group: Group = None,
+    roi: Roi = None,
     out: Annotated[Path, typer.Option(help="Where the model directory goes.")] = Path("runs/model"),
     preset: Annotated[
         str | None,
@@ -144,7 +145,7 @@ def train(
         "keep_support_images": support_images,
     }
     with Talker() as talker:
-        result = run(data, out, said, resume, talker, workers, layout, group)
+        result = run(data, out, said, resume, talker, workers, layout, group, roi)
     if json:
         print_json(result)
     else:
@@ -160,6 +161,7 @@ def run(
     workers: int | None = None,
     layout: str | None = None,
     group: str | None = None,
+    roi: bool | None = None,
 ) -> dict[str, Any]:
     """Train and say what came out."""
     talker.say("Loading …")
@@ -168,7 +170,8 @@ def run(
     from sic.model import fit
 
     started = time.monotonic()
-    model = fit(data, out, layout=layout, group=group, resume=resume, workers=workers, reporter=talker, **said)
+    opening: dict[str, Any] = {"layout": layout, "group": group, "roi": roi}
+    model = fit(data, out, resume=resume, workers=workers, reporter=talker, **opening, **said)
     record, figures = read_run(out), model.config.figures
     measured = "test" if "test" in figures else "validation"
     score = MAIN_SCORE[model.config.task]

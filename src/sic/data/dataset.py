@@ -68,7 +68,7 @@ class ImageData:
     task: Task = "single"
     skipped: list[Skipped] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    opened_with: dict[str, str | None] = field(default_factory=dict)
+    opened_with: dict[str, str | bool | None] = field(default_factory=dict)
     """How to open it again: the arguments of `sic.data.open`."""
 
 

@@ -93,6 +93,7 @@ def _data_card(data: ImageData, material: Material) -> dict[str, Any]:
     return {
         "name": data.name,
         "layout": data.layout,
+        "roi": bool(data.opened_with.get("roi")),
         "images": {
             "train": len(material.train),
             "validation": len(material.validation),
