@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from sic.data import birds
 
-# Two test processes on two cores: each gets one.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Two test processes on two cores: each gets one, and so do the processes that it starts.
+torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
 
 
 def draw_folders(root: Path, classes: int, images: int, size: int) -> Path:

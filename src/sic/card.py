@@ -23,12 +23,13 @@ def model_card(config: dict[str, Any]) -> str:
     shown = ", ".join(classes[:20]) + (f" and {len(classes) - 20} more" if len(classes) > 20 else "")
     start = training.get("weights")
     images = config["data"].get("images", {}).get("train", "an unknown number of")
+    cut = ", each cut to the box of what it shows: it knows nothing else" if config["data"].get("roi") else ""
     parts = [
         "# An image classifier that can be checked" if config["method"] == "sic" else "# An image classifier",
         f"{_method(config)} on a {config['form']} {config['backbone']}, "
         f"{config['preprocessing']['size']} px, trained with sic {config['versions']['sic']}.",
         f"**Classes** ({len(classes)}; an image has {number} of them): {shown}.",
-        f"**Trained on** {config['data'].get('name', 'unknown data')}, {images} images. "
+        f"**Trained on** {config['data'].get('name', 'unknown data')}, {images} images{cut}. "
         f"**Started from** {start or 'random weights'}.",
     ]
     if start is not None:

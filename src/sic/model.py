@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from sic import directory
-from sic.data.dataset import Sample
+from sic.data.dataset import Sample, require_outside
 from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.directory import Config, SavedModel
 from sic.errors import SicError
@@ -185,6 +185,7 @@ def fit(
     *,
     layout: str | None = None,
     group: str | None = None,
+    roi: bool | None = None,
     resume: bool = False,
     workers: int | None = None,
     reporter: "Reporter | None" = None,
@@ -192,21 +193,28 @@ def fit(
 ) -> Model:
     """Train on a folder of images, measure the result and load it.
 
-    `said`: settings as in `sic train` (epochs, backbone, size, …); what is not said is chosen. `layout` and `group`:
-    as in `sic.data.open`. `resume` continues an interrupted run with its own settings.
+    `said`: settings as in `sic train` (epochs, backbone, size, …); what is not said is chosen. `layout`, `group` and
+    `roi`: as in `sic.data.open`. `resume` continues an interrupted run with its own settings.
     """
     from sic import training  # brings in Lightning, which predicting does not need
     from sic.data import open as open_data
 
     reporter = reporter or training.Silent()
     folder = Path(out)
+    cut = bool(directory.read_run(folder)["data"].get("roi")) if resume else bool(roi)
+    if roi is not None and roi != cut:
+        raise SicError(f"--roi differs from what {folder} was started with; leave it out to resume.")
     opened = open_data(
-        data, lambda done, total: reporter.advance("drawing birds", done, total), layout=layout, group=group
+        data,
+        lambda done, total: reporter.advance("preparing images", done, total),
+        layout=layout,
+        group=group,
+        roi=cut,
     )
-    if opened.root.resolve() in (folder.resolve(), *folder.resolve().parents):
-        raise SicError(f"--out {folder} lies inside the images in {opened.root}; put the model somewhere else.")
+    require_outside(folder, opened)
     images = ", ".join(f"{len(samples)} {split}" for split, samples in opened.splits.items())
-    reporter.say(f"{opened.root}: {opened.layout}, {len(opened.classes)} classes, images: {images}.")
+    kind = "images, cut to their boxes" if cut else "images"
+    reporter.say(f"{opened.root}: {opened.layout}, {len(opened.classes)} classes, {kind}: {images}.")
     for problem in opened.problems:
         reporter.warn(problem)
     if resume:

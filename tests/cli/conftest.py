@@ -1,29 +1,38 @@
 """Running commands as users do, and a model that `sic train` made."""
 
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from sic.cli.main import main
+
+Done = subprocess.CompletedProcess[str]
+
 
 class Sic:
-    """`sic …` in a process of its own."""
+    """`sic …`: in this process, which has loaded already what takes seconds to load, or in one of its own."""
 
-    def __call__(self, *arguments: object, code: int = 0, **environment: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "sic", *map(str, arguments)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "160", **environment}
-        )
+    def __init__(self, run: Callable[[list[str], dict[str, str]], Done]) -> None:
+        self.run = run
+
+    def __call__(self, *arguments: object, code: int = 0, **environment: str) -> Done:
+        done = self.run(list(map(str, arguments)), environment)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done
 
-    def json(self, *arguments: object, code: int = 0) -> Any:
-        return json.loads(self(*arguments, "--json", code=code).stdout)
+    def json(self, *arguments: object, code: int = 0, **environment: str) -> Any:
+        return json.loads(self(*arguments, "--json", code=code, **environment).stdout)
 
     def refuse(self, *arguments: object) -> str:
         """The one sentence that a wrong call is answered with."""
@@ -33,16 +42,50 @@ class Sic:
         return sentence
 
 
+def _here(arguments: list[str], environment: dict[str, str]) -> Done:
+    code, out, err = 0, io.StringIO(), io.StringIO()
+    terminated = signal.getsignal(signal.SIGTERM)
+    with (
+        patch.object(sys, "argv", ["sic", *arguments]),
+        patch.dict(os.environ, environment),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, terminated)
+    return Done(arguments, code, out.getvalue(), err.getvalue())
+
+
+def _apart(arguments: list[str], environment: dict[str, str]) -> Done:
+    return subprocess.run(
+        [sys.executable, "-m", "sic", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "160", **environment},
+    )
+
+
 @pytest.fixture(scope="session")
 def sic() -> Sic:
-    return Sic()
+    return Sic(_here)
+
+
+@pytest.fixture(scope="session")
+def sic_apart() -> Sic:
+    """For what the process itself matters to, and once for each command: here, others have loaded what it needs."""
+    return Sic(_apart)
 
 
 @pytest.fixture(scope="session", params=["resnet_tiny", "vit_small"])
 def trained(
-    request: pytest.FixtureRequest, sic: Sic, bird_folders: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, sic_apart: Sic, bird_folders: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Any]:
     """A model directory and what `sic train --json` said; a convolutional and an attention backbone."""
     out = tmp_path_factory.mktemp("models") / f"a {request.param}"
     flags = ["--epochs", 4, "--backbone", request.param, "--size", 40, "--batch-size", 16]
-    return out, sic.json("train", bird_folders, "--out", out, *flags)
+    return out, sic_apart.json("train", bird_folders, "--out", out, *flags)

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.cli.conftest import Sic
 
 
-def test_help_answers_at_once(sic: Sic) -> None:
+def test_help_answers_at_once(sic_apart: Sic) -> None:
     def processor_seconds() -> float:
         """Of our child processes: other tests on the same cores do not count."""
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -22,13 +22,13 @@ def test_help_answers_at_once(sic: Sic) -> None:
     times = []
     for _ in range(3):
         start = processor_seconds()
-        assert "train" in sic("--help").stdout
+        assert "train" in sic_apart("--help").stdout
         times.append(processor_seconds() - start)
     assert min(times) < 0.7
 
 
-def test_version(sic: Sic) -> None:
-    assert sic("--version").stdout.startswith("sic 0.")
+def test_version(sic_apart: Sic) -> None:
+    assert sic_apart("--version").stdout.startswith("sic 0.")
 
 
 @pytest.mark.slow
@@ -56,9 +56,9 @@ def test_presets_are_listed_without_data(sic: Sic) -> None:
         assert words in said
 
 
-def test_the_demo_replaces_only_a_demo(sic: Sic, tmp_path: Path) -> None:
+def test_the_demo_replaces_only_a_demo(sic_apart: Sic, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    assert "not an earlier demo" in sic.refuse("demo", "--out", tmp_path)
+    assert "not an earlier demo" in sic_apart.refuse("demo", "--out", tmp_path)
     assert (tmp_path / "run.json").exists()
 
 
@@ -71,8 +71,8 @@ def _two_classes(tmp_path: Path) -> Path:
     return tmp_path / "two"
 
 
-def test_data_birds_writes_the_layout_and_refuses_a_full_folder(sic: Sic, tmp_path: Path) -> None:
-    sic("data", "birds", tmp_path / "b", "--classes", 2, "--train", 2, "--test", 1, "--size", 32)
+def test_data_birds_writes_the_layout_and_refuses_a_full_folder(sic: Sic, sic_apart: Sic, tmp_path: Path) -> None:
+    sic_apart("data", "birds", tmp_path / "b", "--classes", 2, "--train", 2, "--test", 1, "--size", 32)
     assert (tmp_path / "b" / "classes.json").is_file()
     assert "not empty" in sic.refuse("data", "birds", tmp_path / "b", "--classes", 2)
 
@@ -99,9 +99,9 @@ def test_train_says_what_scripts_need(trained: tuple[Path, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_predict(sic: Sic, trained: tuple[Path, Any], bird_folders: Path, tmp_path: Path) -> None:
+def test_predict(sic: Sic, sic_apart: Sic, trained: tuple[Path, Any], bird_folders: Path, tmp_path: Path) -> None:
     out, _ = trained
-    said = sic.json("predict", out, bird_folders / "bird 1")
+    said = sic_apart.json("predict", out, bird_folders / "bird 1")
     assert len(said["images"]) == 24
     first = said["images"][0]
     assert len(first["labels"]) == 1
@@ -121,10 +121,10 @@ def test_predict(sic: Sic, trained: tuple[Path, Any], bird_folders: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_explain(sic: Sic, trained: tuple[Path, Any], bird_folders: Path, tmp_path: Path) -> None:
+def test_explain(sic: Sic, sic_apart: Sic, trained: tuple[Path, Any], bird_folders: Path, tmp_path: Path) -> None:
     out, _ = trained
     image = bird_folders / "bird 2" / "003.png"
-    said = sic.json("explain", out, image, "--out", tmp_path / "a b" / "why.png")["images"][0]
+    said = sic_apart.json("explain", out, image, "--out", tmp_path / "a b" / "why.png")["images"][0]
     with Image.open(tmp_path / "a b" / "why.png") as figure:
         assert min(figure.size) > 400
     explained = said["classes"][0]
@@ -141,9 +141,9 @@ def test_explain(sic: Sic, trained: tuple[Path, Any], bird_folders: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_verify_passes(sic: Sic, trained: tuple[Path, Any], bird_folders: Path) -> None:
+def test_verify_passes(sic_apart: Sic, trained: tuple[Path, Any], bird_folders: Path) -> None:
     out, _ = trained
-    said = sic.json("verify", out, "--limit", 12)
+    said = sic_apart.json("verify", out, "--limit", 12)
     assert said["passed"] is True
     completeness = said["axioms"]["completeness"]
     assert completeness["residual_float32"] <= 1e-4

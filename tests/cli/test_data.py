@@ -73,3 +73,10 @@ def test_show_draws_a_sheet(sic: Sic, table: Path, tmp_path: Path) -> None:
 
 def test_show_does_not_write_among_the_images(sic: Sic, bird_folders: Path) -> None:
     assert "lies inside the images" in sic.refuse("data", "show", bird_folders, "--out", bird_folders / "sheet.png")
+
+
+def test_images_can_be_looked_at_cut_to_their_boxes(sic: Sic, table: Path, tmp_path: Path) -> None:
+    found = sic.json("data", "check", table, "--roi", SIC_CACHE=str(tmp_path / "cache"))
+    assert found["splits"] == {"train": 2, "test": 1} and found["boxes"] == 3
+    assert "3.png is not used: it has no box to be cut to." in found["problems"]
+    sic("data", "show", table, "--roi", "--out", tmp_path / "out" / "sheet.png", SIC_CACHE=str(tmp_path / "cache"))

@@ -38,9 +38,9 @@ def test_wrong_calls_get_one_sentence_and_leave_nothing(sic: Sic, bird_folders: 
 
 
 @pytest.mark.slow
-def test_without_optuna_it_says_how_to_get_it(sic: Sic, bird_folders: Path, tmp_path: Path) -> None:
+def test_without_optuna_it_says_how_to_get_it(sic_apart: Sic, bird_folders: Path, tmp_path: Path) -> None:
     (tmp_path / "optuna.py").write_text("raise ImportError")
-    done = sic("search", bird_folders, "--out", tmp_path / "out", code=1, PYTHONPATH=_path(tmp_path))
+    done = sic_apart("search", bird_folders, "--out", tmp_path / "out", code=1, PYTHONPATH=_path(tmp_path))
     assert "pip install 'sic[search]'" in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -103,16 +103,18 @@ def _started(bird_folders: Path, out: Path, epochs: int) -> "subprocess.Popen[st
 
 
 @pytest.mark.slow
-def test_kill_and_continue_gives_the_uninterrupted_result(sic: Sic, bird_folders: Path, tmp_path: Path) -> None:
-    process = _started(bird_folders, tmp_path / "search", 6)
+def test_kill_and_continue_gives_the_uninterrupted_result(
+    sic: Sic, sic_apart: Sic, bird_folders: Path, tmp_path: Path
+) -> None:
+    process = _started(bird_folders, tmp_path / "search", 4)
     time.sleep(0.1)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     said = sic.json("search", bird_folders, "--out", tmp_path / "search")
     assert [t["state"] for t in said["trials"]] == ["finished", "finished"]
     assert "Resuming" in (tmp_path / "search" / "trials" / "lr0.003-T1.log").read_text()
-    flags = ["--epochs", 6, "--backbone", "resnet_tiny", "--size", 40, "--batch-size", 4, "--lr", 0.003, "-T", 1]
-    whole = sic.json("train", bird_folders, "--out", tmp_path / "whole", *flags)
+    flags = ["--epochs", 4, "--backbone", "resnet_tiny", "--size", 40, "--batch-size", 4, "--lr", 0.003, "-T", 1]
+    whole = sic_apart.json("train", bird_folders, "--out", tmp_path / "whole", *flags)
     assert said["trials"][0]["score"] == whole["accuracy"]
     weights = [folder / "model.safetensors" for folder in (tmp_path / "whole", Path(said["trials"][0]["model"]))]
     assert weights[0].read_bytes() == weights[1].read_bytes()

@@ -31,13 +31,22 @@ def small(data: ImageData, **said: object) -> object:
     return choose(data, {**SMALL, **said})[0]
 
 
+@pytest.fixture(scope="module")
+def fitted(bird_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of two epochs with seed 0."""
+    folder = tmp_path_factory.mktemp("fitted") / "model"
+    data = sic.data.open(bird_folders)
+    fit(data, small(data, epochs=2), folder, workers=0)
+    return folder
+
+
 def outputs(folder: Path, images: Path) -> torch.Tensor:
     model = sic.load(folder)
     return logits(model.classifier, sorted(images.rglob("*.png")), model.config.preprocessing)
 
 
 def command(images: Path, out: Path, *more: str) -> list[str]:
-    flags = ["--out", str(out), "--epochs", "6", "--backbone", "resnet_tiny", "--size", "40", "--batch-size", "4"]
+    flags = ["--out", str(out), "--epochs", "4", "--backbone", "resnet_tiny", "--size", "40", "--batch-size", "4"]
     return [sys.executable, "-m", "sic", "train", str(images), *flags, *more]
 
 
@@ -60,7 +69,7 @@ def test_kill_and_resume_gives_the_uninterrupted_result(bird_folders: Path, tmp_
     time.sleep(0.15)  # into the next epoch
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert 2 <= epochs_done(broken) < 6
+    assert 2 <= epochs_done(broken) < 4
     with pytest.raises(SicError, match="resume"):
         sic.load(broken)
     resumed = subprocess.run(
@@ -94,14 +103,16 @@ def test_interrupt_is_one_sentence(bird_folders: Path, tmp_path: Path) -> None:
     assert "--resume" in said.splitlines()[-1]
 
 
-def test_the_same_seed_gives_the_same_model_whatever_the_workers(bird_folders: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_model_whatever_the_workers(
+    bird_folders: Path, fitted: Path, tmp_path: Path
+) -> None:
+    """The other was made without any."""
     data = sic.data.open(bird_folders)
     settings = small(data, epochs=2)
-    for workers in (0, 2):
-        fit(data, settings, tmp_path / str(workers), workers=workers)
-    assert torch.equal(outputs(tmp_path / "0", bird_folders), outputs(tmp_path / "2", bird_folders))
+    fit(data, settings, tmp_path / "2", workers=2)
+    assert torch.equal(outputs(fitted, bird_folders), outputs(tmp_path / "2", bird_folders))
     fit(data, replace(settings, seed=1), tmp_path / "other", workers=0)
-    assert not torch.equal(outputs(tmp_path / "0", bird_folders), outputs(tmp_path / "other", bird_folders))
+    assert not torch.equal(outputs(fitted, bird_folders), outputs(tmp_path / "other", bird_folders))
 
 
 def test_a_copied_model_needs_nothing_else(bird_folders: Path, tmp_path: Path) -> None:
@@ -125,15 +136,13 @@ def test_a_copied_model_needs_nothing_else(bird_folders: Path, tmp_path: Path) -
             assert torch.equal(a.own.maps, b.own.maps)
 
 
-def test_supports_are_what_the_model_says_they_are(bird_folders: Path, tmp_path: Path) -> None:
-    data = sic.data.open(bird_folders)
-    fit(data, small(data, epochs=2), tmp_path / "model")
-    model = sic.load(tmp_path / "model")
+def test_supports_are_what_the_model_says_they_are(bird_folders: Path, fitted: Path) -> None:
+    model = sic.load(fitted)
     assert len({support.source for support in model.supports}) == len(model.supports) == 12
     latents = model.classifier.encoder(torch.stack([model.tensor(bird_folders / s.source) for s in model.supports]))
     assert torch.allclose(latents, model.classifier.support_vectors, atol=1e-5)
     assert [s.label for s in model.supports] == model.classifier.support_classes.tolist()
-    held_out = set(read_run(tmp_path / "model")["validation"])
+    held_out = set(read_run(fitted)["validation"])
     assert not held_out & {support.source for support in model.supports}
 
 
@@ -147,10 +156,9 @@ def test_support_images_can_be_left_out(bird_folders: Path, tmp_path: Path) -> N
     explanation.save(tmp_path / "why.png")
 
 
-def test_nan_stops_the_run_with_a_sentence(bird_folders: Path, tmp_path: Path) -> None:
+def test_nan_stops_the_run_with_a_sentence(bird_folders: Path, fitted: Path, tmp_path: Path) -> None:
     data = sic.data.open(bird_folders)
-    fit(data, small(data, epochs=1), tmp_path / "model")
-    broken = sic.load(tmp_path / "model")
+    broken = sic.load(fitted)
     with torch.no_grad():
         broken.classifier.encoder.projection.weight[0, 0] = torch.nan
     broken.save(tmp_path / "broken")
@@ -239,21 +247,21 @@ def test_other_numbers_of_supports(bird_folders: Path, tmp_path: Path, supports:
     assert len(sic.load(tmp_path / "model").supports) == 4 * supports
 
 
-def test_start_from_another_model(bird_folders: Path, tmp_path: Path) -> None:
+def test_start_from_another_model(bird_folders: Path, fitted: Path, tmp_path: Path) -> None:
     data = sic.data.open(bird_folders)
-    fit(data, small(data, epochs=2), tmp_path / "first")
-    settings = choose(data, {"epochs": 1, "weights": str(tmp_path / "first"), "lr": 0.0})[0]
+    settings = choose(data, {"epochs": 1, "weights": str(fitted), "lr": 0.0})[0]
     assert (settings.recipe, settings.backbone, settings.preprocessing.size) == ("paper", "resnet_tiny", 40)
-    assert settings.temperature == sic.load(tmp_path / "first").config.temperature
+    assert settings.temperature == sic.load(fitted).config.temperature
     fit(data, settings, tmp_path / "second")
-    first, second = (sic.load(tmp_path / name).classifier.encoder for name in ("first", "second"))
+    first, second = (sic.load(folder).classifier.encoder for folder in (fitted, tmp_path / "second"))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     with pytest.raises(SicError, match="--backbone resnet_tiny"):
         fit(data, replace(settings, backbone="resnet_small"), tmp_path / "third")
 
 
-def test_a_run_is_not_overwritten(bird_folders: Path, tmp_path: Path) -> None:
+def test_a_run_is_not_overwritten(bird_folders: Path, fitted: Path) -> None:
     data = sic.data.open(bird_folders)
-    fit(data, small(data, epochs=1), tmp_path / "model")
+    before = {file: file.stat().st_mtime_ns for file in fitted.rglob("*")}
     with pytest.raises(SicError, match="--resume"):
-        fit(data, small(data, epochs=1), tmp_path / "model")
+        fit(data, small(data, epochs=1), fitted)
+    assert {file: file.stat().st_mtime_ns for file in fitted.rglob("*")} == before

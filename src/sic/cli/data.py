@@ -26,12 +26,21 @@ Group = Annotated[
     typer.Option("--group", help="A regular expression: what it finds in an image's path is its patient or specimen."),
 ]
 
+Roi = Annotated[
+    bool | None,
+    typer.Option(
+        "--roi/--no-roi",
+        help="Cut every image to its box, as the paper does with CUB-200-2011; the cut copies go to sic's cache.",
+    ),
+]
+
 
 @app.command("check")
 def check(
     path: Data,
     layout: LayoutName = None,
     group: Group = None,
+    roi: Roi = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Say what is there and all that is wrong with it. Exit code 1 if it cannot be trained on."""
@@ -39,7 +48,8 @@ def check(
 
     with Talker() as talker:
         try:
-            data, stops = sic.data.open(path, talker.progress("drawing birds"), layout=layout, group=group), []
+            preparing = talker.progress("preparing images")
+            data, stops = sic.data.open(path, preparing, layout=layout, group=group, roi=bool(roi)), []
         except sic.data.UnusableData as error:
             data, stops = error.data, [str(error)]
         found = _summary(data, stops, talker)
@@ -106,18 +116,19 @@ def show(
     out: Annotated[Path, typer.Option("--out", help="The picture to write.")],
     per_class: Annotated[int, typer.Option("--per-class", min=1, max=20, help="Images of each class.")] = 4,
     layout: LayoutName = None,
+    roi: Roi = None,
 ) -> None:
     """Draw a sheet with a few training images of every class, their labels and boxes."""
     import sic.data
+    from sic.data.dataset import require_outside
     from sic.data.sheet import contact_sheet
     from sic.errors import SicError
 
     if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise SicError(f"--out {out} is not the name of a picture; let it end with .png.")
     with Talker() as talker:
-        data = sic.data.open(path, talker.progress("drawing birds"), layout=layout)
-    if data.root.resolve() in out.resolve().parents:
-        raise SicError(f"--out {out} lies inside the images in {data.root}; put the sheet somewhere else.")
+        data = sic.data.open(path, talker.progress("preparing images"), layout=layout, roi=bool(roi))
+    require_outside(out, data)
     out.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet(data, per_class).save(out)
     OUT.print(f"{len(data.classes)} classes: {out}", markup=False)

@@ -27,7 +27,7 @@ def explain(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Draw and read out the explanation of the answers: contributions, evidence, supports."""
-    from sic.cli.files import image_files
+    from sic.cli.files import as_trained, image_files
     from sic.model import load
 
     loaded = load(model)
@@ -45,9 +45,10 @@ def explain(
     results: list[dict[str, Any]] = []
     failed = False
     with Talker() as talker:
-        for done, file in enumerate(files, 1):
+        views = as_trained(files, model, loaded.config.data, talker)
+        for done, (file, view) in enumerate(zip(files, views, strict=True), 1):
             try:
-                explanation = loaded.explain(file, classes)
+                explanation = loaded.explain(view, classes)
             except SicError as error:
                 if not folder:
                     raise

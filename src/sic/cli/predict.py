@@ -17,7 +17,7 @@ def predict(
     """Classify images: labels, probabilities, and the training images that speak for them."""
     from rich.table import Table
 
-    from sic.cli.files import image_files
+    from sic.cli.files import as_trained, image_files
     from sic.data.images import UnreadableImage, read_image
     from sic.explain.prose import percent
     from sic.model import load
@@ -27,9 +27,10 @@ def predict(
     failed = False
     with Talker() as talker:
         files = image_files(images)
-        for done, file in enumerate(files, 1):
+        views = as_trained(files, model, loaded.config.data, talker)
+        for done, (file, view) in enumerate(zip(files, views, strict=True), 1):
             try:
-                prediction = loaded.predict(read_image(file))
+                prediction = loaded.predict(read_image(view))
                 results.append({"image": str(file), **asdict(prediction)})
             except UnreadableImage as error:
                 failed = True

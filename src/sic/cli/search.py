@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 SETTINGS = {"antialias": "antialiased", "supports": "supports_per_class", "support_images": "keep_support_images"}
 """Flags of `sic train` that are not called like their setting."""
-SCORES = {"accuracy": "Accuracy", "map": "Mean average precision"}
 
 
 def with_flags_of_train(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -115,6 +114,7 @@ def _begin(
 ) -> "tuple[Search, dict[str, Any]]":
     """A search with its queue filled, and the flags of its trials. Nothing is written before all is checked."""
     from sic.data import open as open_data
+    from sic.data.dataset import require_outside
     from sic.methods import method
     from sic.training import choose
     from sic.training.grid import default_axes
@@ -126,9 +126,9 @@ def _begin(
     before = {} if found is None else found.record
     if before:
         said = _agreed(said, before["flags"], out)
-    opened = open_data(data, talker.progress("drawing birds"), layout=said.get("layout"), group=said.get("group"))
-    if opened.root.resolve() in (out.resolve(), *out.resolve().parents):
-        raise SicError(f"--out {out} lies inside the images in {opened.root}; put the search somewhere else.")
+    opening: dict[str, Any] = {"layout": said.get("layout"), "group": said.get("group"), "roi": bool(said.get("roi"))}
+    opened = open_data(data, talker.progress("preparing images"), **opening)
+    require_outside(out, opened)
     wanted = {SETTINGS.get(name, name): value for name, value in said.items()}
     known = {*Settings.__dataclass_fields__, "size", "fit"}
     settings, notes = choose(opened, {name: value for name, value in wanted.items() if name in known})
@@ -183,6 +183,7 @@ def _at(point: "Point", found: "Search") -> list[str]:
 
 def _result(found: "Search", data: str, flags: list[str]) -> dict[str, Any]:
     """Write the table and the picture; what `--json` prints."""
+    from sic.data.labels import MAIN_SCORE, SCORE_NAMES
     from sic.training.grid import Trial, best, draw
 
     trials = found.trials()
@@ -191,8 +192,8 @@ def _result(found: "Search", data: str, flags: list[str]) -> dict[str, Any]:
         writer = csv.DictWriter(lines, list(Trial.__dataclass_fields__))
         writer.writeheader()
         writer.writerows(asdict(trial) for trial in trials)
-    score = "map" if found.record["data"]["task"] == "multi" else "accuracy"
-    draw(trials, SCORES[score], picture)
+    score = MAIN_SCORE[found.record["data"]["task"]]
+    draw(trials, SCORE_NAMES[score], picture)
     winner = best(trials)
     again = (
         ["sic", "train", data, "--out", str(found.out / "best"), *flags, *_at(winner.point, found)] if winner else None
@@ -210,6 +211,8 @@ def _result(found: "Search", data: str, flags: list[str]) -> dict[str, Any]:
 
 def _print(result: dict[str, Any]) -> None:
     """The same for people."""
+    from sic.data.labels import SCORE_NAMES
+
     table = Table("trial", "lr", "T", "validation", "state")
     for trial in result["trials"]:
         winner = result["best"] is not None and trial["trial"] == result["best"]["trial"]
@@ -222,7 +225,7 @@ def _print(result: dict[str, Any]) -> None:
     winner = result["best"]
     if winner is not None:
         OUT.print(
-            f"Best: {SCORES[result['score']].lower()} {winner['score']:.1%} with lr {winner['lr']:g}, "
+            f"Best: {SCORE_NAMES[result['score']].lower()} {winner['score']:.1%} with lr {winner['lr']:g}, "
             f"T = {winner['temperature']:g} on the validation images, which chose it and its epoch; "
             "what it is worth, test images say.",
             f"Model: {winner['model']}",

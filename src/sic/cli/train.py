@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
-from sic.cli.data import Group, LayoutName
+from sic.cli.data import Group, LayoutName, Roi
 
 
 def _list_presets(name: str | None) -> str | None:
@@ -32,6 +32,7 @@ def train(
     data: Annotated[str, typer.Argument(help="A folder of images, a table of them, or `birds` (built in).")],
     layout: LayoutName = None,
     group: Group = None,
+    roi: Roi = None,
     out: Annotated[Path, typer.Option(help="Where the model directory goes.")] = Path("runs/model"),
     preset: Annotated[
         str | None,
@@ -144,7 +145,7 @@ def train(
         "keep_support_images": support_images,
     }
     with Talker() as talker:
-        result = run(data, out, said, resume, talker, workers, layout, group)
+        result = run(data, out, said, resume, talker, workers, layout, group, roi)
     if json:
         print_json(result)
     else:
@@ -160,17 +161,20 @@ def run(
     workers: int | None = None,
     layout: str | None = None,
     group: str | None = None,
+    roi: bool | None = None,
 ) -> dict[str, Any]:
     """Train and say what came out."""
     talker.say("Loading …")
+    from sic.data.labels import MAIN_SCORE
     from sic.directory import read_run
     from sic.model import fit
 
     started = time.monotonic()
-    model = fit(data, out, layout=layout, group=group, resume=resume, workers=workers, reporter=talker, **said)
+    opening: dict[str, Any] = {"layout": layout, "group": group, "roi": roi}
+    model = fit(data, out, resume=resume, workers=workers, reporter=talker, **opening, **said)
     record, figures = read_run(out), model.config.figures
     measured = "test" if "test" in figures else "validation"
-    score = "map" if model.config.task == "multi" else "accuracy"
+    score = MAIN_SCORE[model.config.task]
     return {
         "model": str(out),
         score: figures[measured][score],
@@ -184,17 +188,18 @@ def run(
 
 
 def summarise(result: dict[str, Any]) -> None:
-    score = "map" if "map" in result else "accuracy"
+    from sic.data.labels import SCORE_NAMES
+
+    score = next(name for name in SCORE_NAMES if name in result)
     measured = result["measured_on"]
     figures = result["figures"][measured]
-    name = "Mean average precision" if score == "map" else "Accuracy"
     chosen = " (on which the best epoch was chosen)" if measured == "validation" else ""
     if score == "map":
         chosen += f", all labels right in {figures['exact_match']:.1%} of them"
     answered = figures["similar_case"] if result["settings"]["method"] == "sic" else 1
     marked = "" if answered == 1 else f" {1 - answered:.1%} of them are marked as no similar case."
     OUT.print(
-        f"{name} {result[score]:.1%} on {figures['images']} {measured} images{chosen}.{marked}\n"
+        f"{SCORE_NAMES[score]} {result[score]:.1%} on {figures['images']} {measured} images{chosen}.{marked}\n"
         f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
         markup=False,
     )

@@ -68,8 +68,14 @@ class ImageData:
     task: Task = "single"
     skipped: list[Skipped] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    opened_with: dict[str, str | None] = field(default_factory=dict)
+    opened_with: dict[str, str | bool | None] = field(default_factory=dict)
     """How to open it again: the arguments of `sic.data.open`."""
+
+
+def require_outside(out: Path, data: ImageData) -> None:
+    """Refuse to write among the images: what is written there would be read as data the next time."""
+    if data.root.resolve() in (out.resolve(), *out.resolve().parents):
+        raise SicError(f"--out {out} lies inside the images in {data.root}; choose a place outside of them.")
 
 
 class UnusableData(SicError):

@@ -4,10 +4,13 @@ import math
 from collections.abc import Sequence
 
 import torch
-from sklearn.metrics import average_precision_score
 from torch import Tensor
 
-from sic.data.dataset import Sample
+from sic.data.dataset import Sample, Task
+
+MAIN_SCORE: dict[Task, str] = {"single": "accuracy", "multi": "map"}
+"""The figure by which models are chosen, and that they are introduced with."""
+SCORE_NAMES = {"accuracy": "Accuracy", "map": "Mean average precision"}
 
 
 def targets(samples: Sequence[Sample], classes: int) -> Tensor:
@@ -30,6 +33,8 @@ def average_precisions(scores: Tensor, targets: Tensor) -> list[float | None]:
     >>> average_precisions(torch.tensor([[2.0], [1.0], [0.0]]), torch.tensor([[1.0], [math.nan], [0.0]]))
     [1.0]
     """
+    from sklearn.metrics import average_precision_score  # takes seconds to load, and predicting does not need it
+
     truth, counts = split_targets(targets)
     return [
         float(average_precision_score(truth[known, label], scores[known, label])) if truth[known, label].any() else None

@@ -13,6 +13,7 @@ from sic.data.dogs import is_dogs, open_dogs
 from sic.data.folders import open_folders
 from sic.data.funnybirds import is_funnybirds, open_funnybirds
 from sic.data.manifest import is_manifest, open_manifest
+from sic.data.roi import cut_to_boxes
 from sic.data.rsna import is_rsna, open_rsna
 from sic.data.table import SUFFIXES as TABLES
 from sic.data.voc import is_voc, open_voc
@@ -42,20 +43,28 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def open(
-    where: str | Path, progress: Progress | None = None, *, layout: str | None = None, group: str | None = None
+    where: str | Path,
+    progress: Progress | None = None,
+    *,
+    layout: str | None = None,
+    group: str | None = None,
+    roi: bool = False,
 ) -> ImageData:
     """Images in any of the `LAYOUTS`, recognised by what the folder (or table) holds, or the built-in `birds`.
 
     A folder of that name is opened as `./birds`, or as a `Path`. `layout` names one of the `LAYOUTS`, and nothing is
     guessed. `group` is a regular expression that finds the group (patient, specimen) in a sample's id: what
-    its first group matched, or all that it matched. Images of one group are never split apart.
+    its first group matched, or all that it matched. Images of one group are never split apart. `roi` cuts every image
+    to its box.
     """
     pattern = _pattern(group)
     data = _read(where, progress, layout)
     data.problems += same_but_for_case(data.classes)
     data.opened_with = {"where": BUILT_IN if where == BUILT_IN else str(data.root.resolve())}
-    data.opened_with |= {"layout": layout, "group": group}
-    return data if pattern is None else _grouped(data, pattern)
+    data.opened_with |= {"layout": layout, "group": group, "roi": roi}
+    if pattern is not None:
+        data = _grouped(data, pattern)
+    return cut_to_boxes(data, cache_folder() / "roi", progress) if roi else data
 
 
 def _read(where: str | Path, progress: Progress | None, layout: str | None) -> ImageData:

@@ -6,8 +6,6 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
 
 How = Literal["nearest", "centroid", "random", "full"]
 HOW: tuple[How, ...] = get_args(How)
@@ -27,6 +25,8 @@ class Selection:
 
 def centroids(latents: NDArray[np.float32], number: int, seed: int) -> NDArray[np.float64]:
     """`number`×d by k-means; some repeat where there are fewer distinct rows."""
+    from sklearn.cluster import KMeans  # takes seconds to load, and predicting does not need it
+
     # Identical latents make fewer distinct points than centroids: duplicates are as good a support as any.
     points = np.unique(latents, axis=0)
     found = KMeans(min(number, len(points)), n_init=4, random_state=seed).fit(latents).cluster_centers_
@@ -39,6 +39,8 @@ def select_class(latents: NDArray[np.float32], number: int, seed: int, pinned: S
     Every centroid gets the nearest row; where two centroids share one, the distinct rows of least total distance.
     Rows that are `pinned` are always among them, each in the place of the centroid that it is nearest to.
     """
+    from scipy.optimize import linear_sum_assignment
+
     if len(latents) <= number:
         return np.arange(len(latents))
     means = centroids(latents, number, seed)

@@ -1,6 +1,5 @@
 """From labelled images to a model directory."""
 
-import gc
 import json
 import logging
 import warnings
@@ -79,9 +78,6 @@ def fit(
             folder.rmdir()
     config.training["best_epoch"] = best["epoch"] + 1
     directory.save(SavedModel(classifier, config, supports), folder)
-    # Loader workers end with their loaders, which Lightning keeps in a cycle: do not wait until Python notices.
-    del module
-    gc.collect()
     return {"validation": material.validation.samples, "test": material.test}
 
 
@@ -97,6 +93,7 @@ def _data_card(data: ImageData, material: Material) -> dict[str, Any]:
     return {
         "name": data.name,
         "layout": data.layout,
+        "roi": bool(data.opened_with.get("roi")),
         "images": {
             "train": len(material.train),
             "validation": len(material.validation),
@@ -262,6 +259,9 @@ def _optimise(
         )
     except SystemExit:  # Lightning's answer to Ctrl-C
         raise KeyboardInterrupt from None
+    finally:
+        # Left to the garbage collector, its workers would not be told to end, and waited for: 5 seconds a fit.
+        del module.embedding
 
 
 def _describe_cases(module: Training, train: Images, settings: Settings, classes: Sequence[str]) -> list[Support]:

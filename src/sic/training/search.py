@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
+from sic.data.labels import MAIN_SCORE
 from sic.directory import RUN, read_config
 from sic.errors import SicError
 from sic.training.fit import HISTORY, recorded_settings
@@ -260,4 +261,4 @@ def require_optuna() -> ModuleType:
 def _score(folder: Path) -> float:
     """The figure of a finished fit on its validation images."""
     config, _ = read_config(folder)
-    return float(config.figures["validation"]["map" if config.task == "multi" else "accuracy"])
+    return float(config.figures["validation"][MAIN_SCORE[config.task]])
