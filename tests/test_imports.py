@@ -24,7 +24,8 @@ USES: dict[str, set[str]] = {
     "evaluate": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
 }
 USES["model"] = set(USES)
-USES["cli"] = {*USES, "model"}
+USES["serve"] = set(USES)
+USES["cli"] = set(USES)
 TOP = {"__init__", "__main__"}
 """The package's front doors: the lazy names of `sic` and `python -m sic`."""
 

@@ -6,7 +6,7 @@ from sic.explain.contributions import (
     neuron_contributions,
     support_contributions,
 )
-from sic.explain.explanation import ClassExplanation, Explanation, SupportCase, explain_classes
+from sic.explain.explanation import ClassExplanation, Explanation, SupportCase, explain_classes, own_contributions
 from sic.explain.picture import rgba
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "latent_contributions",
     "negative_share",
     "neuron_contributions",
+    "own_contributions",
     "rgba",
     "support_contributions",
 ]

@@ -1,5 +1,6 @@
 """Everything that explains one prediction, in one place: figure and prose are drawn from it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,11 +77,20 @@ class Explanation:
 
 
 def explain_classes(
-    classifier: SIC, supports: list[Support], names: list[str], image: Tensor, classes: list[int]
+    classifier: SIC,
+    supports: list[Support],
+    names: list[str],
+    image: Tensor,
+    classes: list[int],
+    known: Mapping[int, Contributions] | None = None,
 ) -> list[ClassExplanation]:
-    """Explain the logits of `classes` for one image 3×H×W: one forward pass, one backward pass per support."""
+    """Explain the logits of `classes` for one image 3×H×W: one forward pass, one backward pass per support.
+
+    `known`: support contributions by support, where the caller has them already.
+    """
     indices = [i for i, label in enumerate(classifier.support_classes.tolist()) if label in classes]
-    own = _own_contributions(classifier, supports, indices)
+    known = known or {}
+    own = {**known, **own_contributions(classifier, supports, [index for index in indices if index not in known])}
     columns = torch.tensor([indices], device=image.device)
     evidence = classifier.explain_evidence(image[None], columns)
     logits = classifier.explain(image[None], torch.tensor([classes], device=image.device))
@@ -116,7 +126,8 @@ def _image(support: Support, like: Tensor) -> Tensor | None:
     return torch.from_numpy(support.image.copy()).permute(2, 0, 1).to(like) / 255
 
 
-def _own_contributions(classifier: SIC, supports: list[Support], indices: list[int]) -> dict[int, Contributions]:
+def own_contributions(classifier: SIC, supports: list[Support], indices: Sequence[int]) -> dict[int, Contributions]:
+    """Support contributions of those supports (indices) whose image is kept."""
     shown = [index for index in indices if supports[index].image is not None]
     if not shown:
         return {}

@@ -1,0 +1,87 @@
+"""`sic serve`: look at images, their reasons and the model's cases in a web browser."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sic.cli.console import ERR, print_json
+from sic.errors import SicError
+
+LOCAL = ("127.0.0.1", "::1", "localhost")
+SHORTEST_TOKEN = 12
+
+
+def serve(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")] = LOCAL[
+        0
+    ],
+    token: Annotated[
+        str | None, typer.Option(envvar="SIC_TOKEN", help="Callers must present this (also read from $SIC_TOKEN).")
+    ] = None,
+    no_token: Annotated[bool, typer.Option("--no-token", help="Let everybody in who can reach --host.")] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A host name that this server goes by; may be repeated.")
+    ] = None,
+    max_megabytes: Annotated[float, typer.Option(min=0.1, help="Largest upload.")] = 32,
+    max_megapixels: Annotated[float, typer.Option(min=0.01, help="Largest image, in millions of pixels.")] = 40,
+    max_images: Annotated[int, typer.Option(min=1, help="Most images in one request.")] = 16,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Longest line of requests.")] = 16,
+    max_seconds: Annotated[float, typer.Option(min=0.1, help="Longest time for one request.")] = 60,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready to listen.")] = False,
+) -> None:
+    """Open the viewer and the HTTP interface of a model on this machine."""
+    _refuse_open_doors(host, token, no_token)
+    try:
+        import uvicorn
+
+        from sic.serve.app import create_app
+    except ImportError:
+        raise SicError("The viewer needs FastAPI: pip install 'sic[serve]'.") from None
+
+    from sic.model import load
+    from sic.serve.engine import Engine
+    from sic.serve.limits import Limits
+    from sic.serve.testset import find
+
+    limits = Limits(int(max_megabytes * 2**20), int(max_megapixels * 1e6), max_images, max_waiting, max_seconds)
+    loaded = load(model)
+    tests = find(model, loaded)
+    if isinstance(tests, str):
+        ERR.print(f"{tests} The viewer shows uploaded images only.", markup=False)
+    engine = Engine(loaded, model.resolve().name, None if isinstance(tests, str) else tests)
+    names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
+    config = uvicorn.Config(
+        create_app(engine, limits, token, names),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,  # addresses would name images
+        server_header=False,
+        limit_concurrency=8 * max_waiting + 64,
+        timeout_keep_alive=10,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{port}/"
+    if json:
+        print_json({"address": address, "model": str(model), "token": token is not None})
+    else:
+        ERR.print(f"{address}{'?token=…' if token else ''} shows {model}; Ctrl-C ends it.", markup=False)
+    uvicorn.Server(config).run()
+
+
+def _refuse_open_doors(host: str, token: str | None, no_token: bool) -> None:
+    if token is not None and no_token:
+        raise SicError("--token and --no-token exclude each other.")
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isalnum()):
+        raise SicError(
+            f"--token must be {SHORTEST_TOKEN} or more letters and digits; "
+            "python -c 'import secrets; print(secrets.token_hex(16))' makes one."
+        )
+    if host not in LOCAL and token is None and not no_token:
+        raise SicError(
+            f"--host {host} lets other machines in: add --token TOKEN, or --no-token if everybody there may see the "
+            "images of the model."
+        )

@@ -1,0 +1,75 @@
+"""The images that a model was not trained on, where its data is still at hand."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import sic.data
+from sic.data.dataset import Sample
+from sic.data.images import UnreadableImage
+from sic.directory import RUN, read_run
+from sic.errors import SicError
+from sic.model import Model
+
+BATCH = 16
+
+
+@dataclass
+class TestSet:
+    """Test images, or else the validation images of the run, and their latents as far as they are known."""
+
+    name: str
+    samples: list[Sample]
+    latents: list[Tensor | None] = field(default_factory=list)
+    """One per sample looked at so far, d each; None where the file cannot be read."""
+
+    @property
+    def done(self) -> bool:
+        return len(self.latents) == len(self.samples)
+
+    @torch.no_grad()
+    def look_further(self, model: Model) -> None:
+        """Embed the next few images."""
+        views: dict[int, Tensor] = {}
+        start = len(self.latents)
+        batch = self.samples[start : start + BATCH]
+        for offset, sample in enumerate(batch):
+            try:
+                views[offset] = model.tensor(sample.path)
+            except (SicError, UnreadableImage):
+                continue
+        latents = model.classifier.encoder(torch.stack(list(views.values()))) if views else []
+        known = dict(zip(views, latents, strict=True))
+        self.latents += [known.get(offset) for offset in range(len(batch))]
+
+    def evidence(self, model: Model) -> tuple[list[int], Tensor]:
+        """Positions of the images looked at, n, and their evidence, n×S."""
+        known = [(place, latent) for place, latent in enumerate(self.latents) if latent is not None]
+        if not known:
+            return [], torch.zeros(0, len(model.supports))
+        latents = torch.stack([latent for _, latent in known])
+        return [place for place, _ in known], model.classifier.evidence(latents)
+
+
+def find(folder: Path, model: Model) -> TestSet | str:
+    """The test set of the model in `folder`, or a sentence that says why there is none."""
+    if not (folder / RUN).is_file():
+        return f"{folder} has no {RUN}, so its test images are not known."
+    run = read_run(folder)
+    arguments: dict[str, Any] = run["data"].get("opened_with", {})
+    try:
+        data = sic.data.open(**arguments)
+    except (SicError, TypeError, OSError) as error:
+        return f"The model's data cannot be opened ({error})."
+    if list(data.classes) != model.classes:
+        return f"The data in {data.root} has other classes now than the model."
+    held_out = set(run.get("validation", []))
+    everything = [sample for split in data.splits.values() for sample in split]
+    samples = data.splits.get("test") or [sample for sample in everything if sample.id in held_out]
+    if not samples:
+        return f"{data.root} holds no test images."
+    kind = "test images" if data.splits.get("test") else "validation images"
+    return TestSet(f"{kind} of {data.name}", samples)
