@@ -15,8 +15,8 @@ from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.directory import Config, SavedModel
 from sic.errors import SicError
 from sic.evaluate.accuracy import accuracy_figures
-from sic.evaluate.outputs import logits
-from sic.explain import Explanation, explain_classes
+from sic.evaluate.outputs import logits, view_batches
+from sic.explain import Explanation, Latents, Overview, ProjectionMethod, explain_classes, look
 from sic.methods import SIC, Contributions
 from sic.supports import Support
 
@@ -144,6 +144,27 @@ class Model:
             prediction.probabilities,
             truth,
         )
+
+    @torch.no_grad()
+    def embed(self, samples: Sequence[Sample]) -> Latents:
+        """`f⁺` of labelled images (files that can be read)."""
+        batches = view_batches([sample.path for sample in samples], self.config.preprocessing)
+        vectors = [self.classifier.encoder(batch.to(self.device)) for batch in batches]
+        return Latents([sample.id for sample in samples], [sample.labels for sample in samples], torch.cat(vectors))
+
+    def overview(
+        self,
+        images: Sequence[Sample] | Latents | None = None,
+        *,
+        method: ProjectionMethod = "tsne",
+        seed: int = 0,
+    ) -> Overview:
+        """The supports and what they are made of, class similarities, silhouettes and a projection of the latents.
+
+        `images` (labelled samples, or what `embed` made of them) are set beside the supports.
+        """
+        latents = images if images is None or isinstance(images, Latents) else self.embed(images)
+        return look(self.classifier, self.supports, self.classes, latents, method=method, seed=seed)
 
     def to(self, device: str | torch.device) -> "Model":
         self.classifier.to(device)

@@ -7,14 +7,20 @@ from sic.explain.contributions import (
     support_contributions,
 )
 from sic.explain.explanation import ClassExplanation, Explanation, SupportCase, explain_classes, own_contributions
+from sic.explain.overview import Latents, Overview, look
 from sic.explain.picture import rgba
+from sic.explain.projection import Method as ProjectionMethod
 
 __all__ = [
     "ClassExplanation",
     "Explanation",
+    "Latents",
+    "Overview",
+    "ProjectionMethod",
     "SupportCase",
     "explain_classes",
     "latent_contributions",
+    "look",
     "negative_share",
     "neuron_contributions",
     "own_contributions",

@@ -1,0 +1,221 @@
+"""The whole model at a glance: its cases, how alike its classes are, and where its latents lie."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sic.explain.contributions import CHUNK, negative_share, support_contributions
+from sic.explain.picture import rgba
+from sic.explain.projection import Method, project
+from sic.explain.similarity import Silhouette, class_similarity, silhouette, support_similarity
+from sic.methods import SIC
+from sic.supports import Support
+
+DRAWN = 1500
+"""Images in a projection: more are slower to place than they are worth looking at."""
+
+
+@dataclass(frozen=True)
+class Latents:
+    """Embedded images: who they are, what they show and `f⁺`."""
+
+    ids: list[str]
+    labels: list[tuple[int, ...]]
+    vectors: Tensor
+    """n×d."""
+
+
+@dataclass(frozen=True)
+class SupportView:
+    """One support and what its vector is made of. Pictures are None where the model was saved without images."""
+
+    index: int
+    label: int
+    name: str
+    """Of its class."""
+    source: str
+    norm: float
+    """`‖v‖`: the most that the support can be like anything of its own norm; also what its map adds up to."""
+    negative_mass: float | None
+    """Share of the map's mass that is negative; much of it means that the temperature was too small."""
+    constant: float | None
+    """What no pixel contributes to the norm (positional codes)."""
+    image: NDArray[np.uint8] | None
+    """S×S×3."""
+    map: NDArray[np.float32] | None
+    """S×S, the raw support contribution φ: signed, not scaled."""
+    rgba: NDArray[np.uint8] | None
+    """S×S×4, the support contribution as a colour picture."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A latent in the plane."""
+
+    x: float
+    y: float
+    labels: tuple[int, ...]
+    id: str
+    support: int | None
+    """Index of the support; None for an image."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Latents of images and supports in the plane; distances within a crowd mean more than those between crowds."""
+
+    method: Method
+    seed: int
+    points: list[Point]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Everything that does not depend on one image. Similarities are B-cos similarities: divided by `temperature` they
+    are evidence."""
+
+    classes: list[str]
+    temperature: float
+    bias: float
+    supports: list[SupportView]
+    support_similarity: NDArray[np.float64]
+    """C×C, between supports of the row's and of the column's class, never of one with itself; NaN where no pair is."""
+    image_similarity: NDArray[np.float64] | None
+    """C×C, of images that show the row's class to the column's supports; None without images."""
+    support_silhouette: Silhouette | None
+    image_silhouette: Silhouette | None
+    """Over images of exactly one class."""
+    images: int
+    """How many images were embedded."""
+    projection: Projection
+
+    def of_class(self, label: int) -> list[SupportView]:
+        """The supports of one class."""
+        return [support for support in self.supports if support.label == label]
+
+    def as_json(self) -> dict[str, Any]:
+        """All numbers, no pictures; NaN becomes null."""
+        return {
+            "classes": self.classes,
+            "temperature": self.temperature,
+            "bias": self.bias,
+            "images": self.images,
+            "supports": [
+                {
+                    "index": support.index,
+                    "class": support.name,
+                    "source": support.source,
+                    "norm": support.norm,
+                    "negative_mass": support.negative_mass,
+                    "constant": support.constant,
+                    "has_image": support.image is not None,
+                }
+                for support in self.supports
+            ],
+            "support_similarity": _rows(self.support_similarity),
+            "image_similarity": None if self.image_similarity is None else _rows(self.image_similarity),
+            "support_silhouette": None if self.support_silhouette is None else asdict(self.support_silhouette),
+            "image_silhouette": None if self.image_silhouette is None else asdict(self.image_silhouette),
+            "projection": asdict(self.projection),
+        }
+
+
+def _rows(matrix: NDArray[np.float64]) -> list[list[float | None]]:
+    return [[None if np.isnan(value) else float(value) for value in row] for row in matrix]
+
+
+def look(
+    classifier: SIC,
+    supports: Sequence[Support],
+    classes: Sequence[str],
+    latents: Latents | None = None,
+    *,
+    method: Method = "tsne",
+    seed: int = 0,
+) -> Overview:
+    """The overview of a model; with `latents` of images, also how these lie between the supports."""
+    vectors = classifier.support_vectors.detach()
+    owners = [support.label for support in supports]
+    similarity = support_similarity(vectors, owners, len(classes), classifier.b)
+    of_supports = silhouette(vectors.float().cpu().numpy(), np.asarray(owners, dtype=np.intp), len(classes))
+    of_images, image_similarity = None, None
+    if latents is not None:
+        image_similarity = class_similarity(
+            latents.vectors, latents.labels, vectors, owners, len(classes), classifier.b
+        )
+        alone = [row for row, own in enumerate(latents.labels) if len(own) == 1]
+        own = np.asarray([latents.labels[row][0] for row in alone], dtype=np.intp)
+        of_images = silhouette(latents.vectors[alone].float().cpu().numpy(), own, len(classes))
+    return Overview(
+        list(classes),
+        classifier.temperature,
+        classifier.bias,
+        _views(classifier, supports, classes),
+        similarity,
+        image_similarity,
+        of_supports,
+        of_images,
+        0 if latents is None else len(latents.ids),
+        _projection(vectors, supports, latents, method, seed),
+    )
+
+
+def _views(classifier: SIC, supports: Sequence[Support], classes: Sequence[str]) -> list[SupportView]:
+    """In chunks: dynamic weights of all supports of a large model would not fit into memory."""
+    norms = classifier.support_vectors.norm(dim=1).tolist()
+    pictures: dict[int, tuple[float, float, NDArray[np.float32], NDArray[np.uint8]]] = {}
+    kept = [index for index, support in enumerate(supports) if support.image is not None]
+    for start in range(0, len(kept), CHUNK):
+        chunk = kept[start : start + CHUNK]
+        pixels = np.stack([image for index in chunk if (image := supports[index].image) is not None])
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(classifier.support_vectors) / 255
+        own = support_contributions(classifier, images, chunk)
+        colours = (rgba(own.weights, own.maps) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        shares = negative_share(own.maps).tolist()
+        maps = own.maps.float().cpu().numpy()
+        for row, index in enumerate(chunk):
+            pictures[index] = shares[row], own.constant[row].item(), maps[row], colours[row]
+    views = []
+    for index, support in enumerate(supports):
+        share, constant, map_, colour = pictures.get(index, (None, None, None, None))
+        views.append(
+            SupportView(
+                index,
+                support.label,
+                classes[support.label],
+                support.source,
+                norms[index],
+                share,
+                constant,
+                support.image,
+                map_,
+                colour,
+            )
+        )
+    return views
+
+
+def _projection(
+    vectors: Tensor, supports: Sequence[Support], latents: Latents | None, method: Method, seed: int
+) -> Projection:
+    """Supports first; of many images, a random selection."""
+    own = [((support.label,), support.source) for support in supports]
+    rows: NDArray[np.intp] = np.arange(0)
+    everything = vectors.float().cpu().numpy()
+    if latents is not None:
+        rows = np.arange(len(latents.ids))
+        if len(rows) > DRAWN:
+            rows = np.sort(np.random.default_rng(seed).choice(rows, DRAWN, replace=False))
+        own += [(latents.labels[row], latents.ids[row]) for row in rows]
+        everything = np.concatenate([everything, latents.vectors[torch.from_numpy(rows)].float().cpu().numpy()])
+    places, used = project(everything, method, seed)
+    points = [
+        Point(float(x), float(y), labels, id, number if number < len(supports) else None)
+        for number, ((x, y), (labels, id)) in enumerate(zip(places, own, strict=True))
+    ]
+    return Projection(used, seed, points)

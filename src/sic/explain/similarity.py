@@ -1,0 +1,64 @@
+"""How alike classes are: B-cos similarity between their cases, and how well latents keep them apart."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sic.bcos import bcos_similarity
+
+
+@dataclass(frozen=True)
+class Silhouette:
+    """Rousseeuw's, Euclidean as in the choice of cases: 1 well apart, 0 on the border, below 0 misplaced."""
+
+    overall: float
+    """Mean over all latents."""
+    per_class: list[float | None]
+    """Mean over a class's latents; None where it has none."""
+
+
+def class_similarity(
+    latents: Tensor, labels: Sequence[Sequence[int]], vectors: Tensor, owners: Sequence[int], classes: int, b: float
+) -> NDArray[np.float64]:
+    """C×C: row `r`, column `c` is the mean B-cos similarity of latents n×d of class `r` to the support vectors S×d of
+    class `c`; NaN where there is no pair. Multiply-labelled latents count for each of their classes."""
+    similarity = bcos_similarity(latents, vectors, b).double().cpu()
+    return _class_means(similarity, torch.ones_like(similarity), _membership(labels, classes), owners)
+
+
+def support_similarity(vectors: Tensor, owners: Sequence[int], classes: int, b: float) -> NDArray[np.float64]:
+    """The same among the support vectors themselves, each compared with the others: its likeness to itself is its norm
+    and says nothing. The diagonal is NaN for classes of one support."""
+    similarity = bcos_similarity(vectors, vectors, b).double().cpu()
+    others = 1 - torch.eye(len(vectors), dtype=torch.float64)
+    return _class_means(similarity, others, _membership([(owner,) for owner in owners], classes), owners)
+
+
+def silhouette(latents: NDArray[np.float32], labels: NDArray[np.intp], classes: int) -> Silhouette | None:
+    """Of latents n×d with one class each; None where it is not defined (one class only, or one latent per class)."""
+    from sklearn.metrics import silhouette_samples
+
+    if not 2 <= len(np.unique(labels)) < len(labels):
+        return None
+    values = silhouette_samples(latents, labels)
+    means = [float(values[labels == label].mean()) if (labels == label).any() else None for label in range(classes)]
+    return Silhouette(float(values.mean()), means)
+
+
+def _membership(labels: Sequence[Sequence[int]], classes: int) -> Tensor:
+    """n×C of 0 and 1."""
+    result = torch.zeros(len(labels), classes, dtype=torch.float64)
+    for row, own in enumerate(labels):
+        result[row, list(own)] = 1
+    return result
+
+
+def _class_means(similarity: Tensor, counts: Tensor, rows: Tensor, owners: Sequence[int]) -> NDArray[np.float64]:
+    columns = _membership([(owner,) for owner in owners], rows.shape[1])
+    pairs = rows.T @ counts @ columns
+    means: NDArray[np.float64] = (rows.T @ (similarity * counts) @ columns / pairs).numpy()
+    return means
