@@ -283,13 +283,74 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_an_interrupted_save_is_not_taken_for_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(model(), tmp_path)
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
+
+class Crash(BaseException):
+    """What no handler expects: the process ends here."""
+
+
+@pytest.mark.parametrize("where", ["write_supports", "save_tensors", "model_card"])
+def test_a_save_that_fails_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    save(model(), tmp_path)
+    before = content(tmp_path)
+
+    def fail(*_: object) -> bytes:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"sic.directory.{where}", fail)
+        with pytest.raises(OSError, match="disk full"):
+            save(model(seed=1), tmp_path)
+    assert content(tmp_path) == before
+    save(model(seed=1, per_class=1), tmp_path)
+    save(model(seed=1, per_class=1), tmp_path.with_name("fresh"))
+    assert content(tmp_path) == content(tmp_path.with_name("fresh"))  # nothing of the old one is left
+
+
+def test_a_first_save_that_fails_is_not_taken_for_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> bytes:
         raise MemoryError
 
     monkeypatch.setattr("sic.directory.save_tensors", fail)
     with pytest.raises(MemoryError):
-        save(model(seed=1), tmp_path)
+        save(model(), tmp_path)
     assert "it has no config.json" in sentence(tmp_path)
+
+
+def test_killed_at_any_moment_there_is_one_whole_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rename is a moment to be killed at: before the decisive one the old model is there, then the new one."""
+    old, new = model(), model(seed=1, per_class=1)
+    rename = Path.replace
+    seen = set()
+    for moment in range(100):
+        folder = tmp_path / str(moment)
+        save(old, folder)
+        renames = 0
+
+        def until_killed(self: Path, target: Path, moment: int = moment) -> Path:
+            nonlocal renames
+            if renames == moment:
+                raise Crash
+            renames += 1
+            return rename(self, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", until_killed)
+            patch.setattr("sic.directory.shutil.rmtree", lambda *_, **__: None)  # the dead do not tidy up
+            try:
+                save(new, folder)
+            except Crash:
+                finished = False
+            else:
+                finished = True
+        loaded = load(folder)
+        expected = new if len(loaded.supports) == len(new.supports) else old
+        assert torch.equal(loaded.classifier.support_vectors, expected.classifier.support_vectors)
+        assert [s.source for s in loaded.supports] == [s.source for s in expected.supports]
+        seen.add(len(loaded.supports))
+        if finished:
+            break
+    assert finished and moment > 6
+    assert seen == {len(old.supports), len(new.supports)}

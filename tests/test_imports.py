@@ -22,6 +22,7 @@ USES: dict[str, set[str]] = {
     "training": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
     "explain": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
     "evaluate": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
+    "clinic": {"methods", "supports", "data", "directory", "explain", "evaluate", "errors", "version"},
 }
 USES["model"] = set(USES)
 USES["serve"] = set(USES)

@@ -6,11 +6,12 @@ from sic.errors import SicError
 from sic.version import __version__
 
 if TYPE_CHECKING:
+    from sic.clinic import Clinic
     from sic.model import Model, fit, load
 
-__all__ = ["Model", "SicError", "__version__", "fit", "load"]
+__all__ = ["Clinic", "Model", "SicError", "__version__", "fit", "load"]
 
-_HOMES = {"Model": "sic.model", "load": "sic.model", "fit": "sic.model"}
+_HOMES = {"Clinic": "sic.clinic", "Model": "sic.model", "load": "sic.model", "fit": "sic.model"}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,9 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,15 @@ from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
 from sic.methods import SIC
-from sic.supports import Support, read_supports, write_supports
+from sic.supports import Support, read_supports, remove_unlisted, write_supports
 from sic.version import __version__
 
 FORMAT = 2
 CONFIG, WEIGHTS, SUPPORTS, CARD = "config.json", "model.safetensors", "supports", "README.md"
 RUN = "run.json"
 """The record of a training run, beside the model: settings, split, where the data was."""
+NEXT = ".next"
+"""A model that is completely written and on its way to the places of the old one."""
 
 
 @dataclass
@@ -50,6 +54,8 @@ class Config:
     """Settings of the fit: recipe, epochs, learning rate, seed."""
     figures: dict[str, Any] = field(default_factory=dict)
     """Figures reached, each with the images it was measured on."""
+    edits: list[dict[str, Any]] = field(default_factory=list)
+    """What was done to the supports since training (see `sic.clinic.history`)."""
 
 
 @dataclass
@@ -104,11 +110,41 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def save(model: SavedModel, folder: Path) -> None:
-    """Write the model directory; `config.json` goes first when an old model is replaced and comes last always."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).unlink(missing_ok=True)
-    for old in (folder / SUPPORTS).glob("*.png"):
-        old.unlink()
+    """Write the model directory: all of it beside the old one first, so that a failure leaves that as it was."""
+    finish_saving(folder)
+    staging = folder / ".staging"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        _write(model, staging)
+        for file in staging.rglob("*.*"):
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        staging.replace(folder / NEXT)  # from here on the new model counts
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    finish_saving(folder)
+
+
+def finish_saving(folder: Path) -> None:
+    """Move a completely written model to its places; whoever reads the folder next goes on where a crash interrupted.
+
+    File by file, each step harmless if done twice: two processes may be at it.
+    """
+    staged = folder / NEXT
+    if not staged.is_dir():
+        return
+    for file in sorted(path for path in staged.rglob("*") if path.is_file()):
+        place = folder / file.relative_to(staged)
+        place.parent.mkdir(exist_ok=True)
+        with suppress(FileNotFoundError):
+            file.replace(place)
+    remove_unlisted(folder / SUPPORTS)
+    shutil.rmtree(staged, ignore_errors=True)
+
+
+def _write(model: SavedModel, folder: Path) -> None:
+    """The files of a model, `config.json` last."""
     write_supports(model.supports, folder / SUPPORTS)
     data = save_tensors({name: value.contiguous().cpu() for name, value in model.classifier.state_dict().items()})
     write_atomically(folder / WEIGHTS, lambda path: path.write_bytes(data))
@@ -129,6 +165,7 @@ def read_config(folder: Path) -> tuple[Config, str]:
     file = folder / CONFIG
     if not folder.is_dir():
         raise SicError(f"{folder} is not a model directory: there is no such folder.")
+    finish_saving(folder)
     if not file.is_file():
         unfinished = (folder / RUN).is_file()
         hint = "training has not finished there; continue it with --resume" if unfinished else f"it has no {CONFIG}"
@@ -139,6 +176,7 @@ def read_config(folder: Path) -> tuple[Config, str]:
             raise SicError(f"{file} was written by a newer sic (format {content['format']}); update sic to read it.")
         if content["format"] < FORMAT:
             raise SicError(f"{file} was written by an older sic (format {content['format']}); train the model again.")
+        content.setdefault("edits", [])  # models saved before there were edits
         fields = {name: content[name] for name in Config.__dataclass_fields__}
         fields["preprocessing"] = Preprocessing(**content["preprocessing"])
         return Config(**fields), content["weights_sha256"]

@@ -8,10 +8,11 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 
 
-def select_class(latents: NDArray[np.float32], number: int, seed: int) -> NDArray[np.intp]:
+def select_class(latents: NDArray[np.float32], number: int, seed: int, pinned: Sequence[int] = ()) -> NDArray[np.intp]:
     """Positions of `number` distinct rows of `latents` (n×d), or of all rows where there are no more.
 
     Every centroid gets the nearest row; where two centroids share one, the distinct rows of least total distance.
+    Rows that are `pinned` are always among them, each in the place of the centroid that it is nearest to.
     """
     if len(latents) <= number:
         return np.arange(len(latents))
@@ -21,7 +22,11 @@ def select_class(latents: NDArray[np.float32], number: int, seed: int) -> NDArra
     if len(centroids) < number:
         centroids = np.concatenate([centroids, centroids[np.arange(number - len(centroids)) % len(centroids)]])
     distances = np.linalg.norm(centroids[:, None].astype(np.float64) - latents[None].astype(np.float64), axis=2)
-    return np.sort(linear_sum_assignment(distances)[1])
+    fixed = np.asarray(pinned, dtype=np.intp)
+    taken = linear_sum_assignment(distances[:, fixed])[0]
+    distances = np.delete(distances, taken, axis=0)
+    distances[:, fixed] = distances.max(initial=0) * (len(distances) + 1) + 1  # dearer than any other choice
+    return np.sort(np.concatenate([fixed, linear_sum_assignment(distances)[1]]))
 
 
 def select(

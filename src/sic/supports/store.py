@@ -22,6 +22,8 @@ class Support:
     """The image's id in the training data."""
     image: NDArray[np.uint8] | None
     """S×S×3, exactly what the model saw; None where images are not to be kept."""
+    pinned: bool = False
+    """Kept when its class is selected anew."""
 
 
 def write_supports(supports: list[Support], folder: Path) -> None:
@@ -30,6 +32,8 @@ def write_supports(supports: list[Support], folder: Path) -> None:
     entries = []
     for number, support in enumerate(supports):
         entry: dict[str, object] = {"class": support.label, "source": support.source, "image": None}
+        if support.pinned:
+            entry["pinned"] = True
         if support.image is not None:
             buffer = io.BytesIO()
             Image.fromarray(support.image).save(buffer, "PNG")
@@ -40,10 +44,22 @@ def write_supports(supports: list[Support], folder: Path) -> None:
     (folder / "supports.json").write_text(json.dumps(entries, indent=1), encoding="utf-8")
 
 
+def remove_unlisted(folder: Path) -> None:
+    """Delete pictures that no support has any more."""
+    file = folder / "supports.json"
+    listed = {entry["image"] for entry in json.loads(file.read_text(encoding="utf-8"))} if file.is_file() else set()
+    for picture in folder.glob("*.png"):
+        if picture.name not in listed:
+            picture.unlink(missing_ok=True)
+
+
 def read_supports(folder: Path) -> list[Support]:
     try:
         entries = json.loads((folder / "supports.json").read_text(encoding="utf-8"))
-        return [Support(entry["class"], entry["source"], _read_image(folder, entry)) for entry in entries]
+        return [
+            Support(entry["class"], entry["source"], _read_image(folder, entry), bool(entry.get("pinned")))
+            for entry in entries
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SicError(f"{folder} does not hold readable supports ({error}); copy the model directory again.") from None
 

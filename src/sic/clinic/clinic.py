@@ -1,0 +1,217 @@
+"""The clinic: look at a model's supports, change them without training again, and see at once what that does."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from dataclasses import replace as with_changes
+from pathlib import Path
+
+import torch
+
+from sic import directory
+from sic.clinic import look
+from sic.clinic.examined import Examined
+from sic.clinic.history import Record, now, standing, taken_out
+from sic.clinic.latents import Latents, embed, write_cache
+from sic.clinic.look import Candidate, Reliance, SupportInfo
+from sic.clinic.material import find_material
+from sic.clinic.outcome import Outcome, compare, figures
+from sic.clinic.plan import class_index, plan
+from sic.data import UnreadableImage, read_image
+from sic.data.dataset import Progress
+from sic.directory import SavedModel
+from sic.errors import SicError
+from sic.supports import Case, Edit, Support, find_support, replaced
+
+FAR = 0.02
+"""How far the latent of a support's image may be from its vector, in norms: devices differ by less than 1e-4."""
+
+
+class Clinic:
+    """The supports of the model in a directory. Only `apply` and `undo` change the model there."""
+
+    def __init__(self, folder: str | Path, data: str | Path | None = None, progress: Progress | None = None) -> None:
+        """`data`: where the images are that the model was trained on, if no longer where they were.
+
+        `progress` is told how many images are embedded, of those that the cache in the directory does not know.
+        """
+        self.folder = Path(folder)
+        self._version = directory.read_config(self.folder)
+        model = directory.load(self.folder, "cuda" if torch.cuda.is_available() else "cpu")
+        self.material = find_material(self.folder, model.config, data)
+        everyone = [sample for samples in self.material.splits.values() for sample in samples]
+        latents, fresh = embed(model, self.folder, everyone, progress)
+        self.problems = [*self.material.problems]
+        """Sentences about images that are missing."""
+        self.problems += [f"{id} cannot be used any more: {reason}." for id, reason in latents.unreadable.items()]
+        splits = {
+            split: [sample for sample in samples if sample.id in latents.rows]
+            for split, samples in self.material.splits.items()
+        }
+        for split in ("train", "validation"):
+            if not splits[split]:
+                raise SicError(f"None of the {split} images in {self.material.root} can be read any more.")
+        self.problems += _trust(model, latents, self.material.root)
+        cases = [Case(support.label, support.source, support.pinned) for support in model.supports]
+        self.examined = Examined(model, cases, model.classifier.support_vectors.cpu(), splits, latents)
+        if fresh:
+            try:
+                write_cache(model, self.folder, everyone, latents)
+            except OSError as error:
+                self.problems.append(f"{self.folder} cannot keep the latents ({error.strerror}): they take time again.")
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self.examined.classes
+
+    def list(self) -> Sequence[SupportInfo]:
+        """All supports; the position is a support's number."""
+        return look.describe(self.examined)
+
+    def candidates(self, label: str, near: int | str | None = None) -> Sequence[Candidate]:
+        """Training images that show a class and nothing else, nearest to farthest: from their mean latent, or from a
+        support."""
+        support = None if near is None else find_support(self.examined.cases, near)
+        return look.candidates(self.examined, class_index(self.classes, label), support)
+
+    def relying_on(self, support: int | str) -> Sequence[Reliance]:
+        """Validation and test images whose answer is the support's class, those that it adds most to first."""
+        return look.relying_on(self.examined, find_support(self.examined.cases, support))
+
+    def history(self) -> Sequence[Record]:
+        """All edits, the first one first; also those that were taken back."""
+        return [Record(**entry) for entry in self.examined.model.config.edits]
+
+    def preview(self, edit: Edit) -> Outcome:
+        """What the edit would do; nothing is saved."""
+        return compare(self.examined, self._with(self._plan(edit)[1]))
+
+    def apply(self, edit: Edit) -> Outcome:
+        """Make the edit: supports, figures and history are written together, or not at all."""
+        label, cases = self._plan(edit)
+        after = self._with(cases)
+        outcome = compare(self.examined, after)
+        record = Record(
+            edit.action,
+            self.classes[label],
+            outcome.removed,
+            outcome.added,
+            outcome.before,
+            outcome.after,
+            outcome.ids("to_right"),
+            outcome.ids("to_wrong"),
+            [[case.source, case.pinned] for case in self.examined.cases if case.label == label],
+            edit.force,
+        )
+        self._save(after, [*self.history(), record])
+        return outcome
+
+    def undo(self, steps: int = 1) -> Outcome:
+        """Take back the last edits that stand."""
+        records = self.history()
+        last = standing(records)[-steps:]
+        if steps < 1 or len(last) < steps:
+            raise SicError(f"{self.folder} has {len(standing(records))} edits that can be taken back, not {steps}.")
+        cases = self.examined.cases
+        for record in reversed(last):
+            label = class_index(self.classes, record.label)
+            before = [Case(label, source, pinned) for source, pinned in record.supports_before]
+            cases = replaced(cases, label, before)
+            record.undone = now()
+        after = self._with(cases)
+        outcome = compare(self.examined, after)
+        self._save(after, records)
+        return outcome
+
+    def _plan(self, edit: Edit) -> tuple[int, Sequence[Case]]:
+        unwanted = {(class_index(self.classes, label), source) for label, source in taken_out(self.history())}
+        return plan(edit, self.examined, self.material, unwanted)
+
+    def _with(self, cases: Sequence[Case]) -> Examined:
+        """The same model with other supports."""
+        before = self.examined
+        known = {(case.label, case.source): vector for case, vector in zip(before.cases, before.vectors, strict=True)}
+        vectors = []
+        for case in cases:
+            vector = known.get((case.label, case.source))
+            if vector is None:
+                if case.source not in before.latents.rows:
+                    raise SicError(f"The image {case.source} can no longer be read, so it cannot be a support again.")
+                vector = before.latents.of([case.source])[0]
+            vectors.append(vector)
+        return with_changes(before, cases=[*cases], vectors=torch.stack(vectors))
+
+    def _save(self, after: Examined, records: Sequence[Record]) -> None:
+        """Write the model with its new supports; what was measured of the old ones is measured again."""
+        classifier = after.model.classifier
+        measured = {split: figures(after, split) for split in ("validation", "test") if after.splits[split]}
+        edited = " and the supports were edited" if standing(records) else ""
+        measured["validation"]["note"] = f"the best epoch was chosen{edited} on these images"
+        config = with_changes(after.model.config, figures=measured, edits=[asdict(record) for record in records])
+        model = SavedModel(classifier, config, [*self._pictured(after.cases)])
+        held = classifier.support_vectors, classifier.support_classes
+        try:
+            classifier.support_vectors = after.vectors.to(held[0])
+            classifier.support_classes = after.labels.to(held[1])
+            with _alone(self.folder):
+                if directory.read_config(self.folder) != self._version:
+                    raise SicError(f"Somebody else has changed {self.folder} since it was opened here; open it again.")
+                directory.save(model, self.folder)
+                self._version = directory.read_config(self.folder)
+        except BaseException:
+            classifier.support_vectors, classifier.support_classes = held
+            raise
+        self.examined = with_changes(after, model=model)
+
+    def _pictured(self, cases: Sequence[Case]) -> Sequence[Support]:
+        """The cases with their pictures, where the model keeps any."""
+        supports = self.examined.model.supports
+        known = {(support.label, support.source): support.image for support in supports}
+        keep = any(support.image is not None for support in supports)
+        paths = {sample.id: sample.path for sample in self.examined.splits["train"]}
+        result = []
+        for case in cases:
+            image = known.get((case.label, case.source))
+            if image is None and keep:
+                try:
+                    image = self.examined.model.config.preprocessing(read_image(paths[case.source]))
+                except UnreadableImage as error:
+                    raise SicError(f"{case.source} cannot be a support: {error}.") from None
+            result.append(Support(case.label, case.source, image, case.pinned))
+        return result
+
+
+def _trust(model: SavedModel, latents: Latents, root: Path) -> Sequence[str]:
+    """Where an image is a support, its vector counts, to the bit: undo then leads back to the very same model.
+
+    Returns a sentence for each image that is not the one that a support was made of; refuses if most are not.
+    """
+    strangers = []
+    for support, vector in zip(model.supports, model.classifier.support_vectors.cpu(), strict=True):
+        row = latents.rows.get(support.source)
+        if row is None:
+            continue
+        if (latents.values[row] - vector).norm() > FAR * vector.norm() + 1e-6:
+            strangers.append(f"{support.source} is not the image any more that the model's support was made of.")
+        else:
+            latents.values[row] = vector
+    if 2 * len(strangers) > len(model.supports):
+        raise SicError(
+            f"The images in {root} are not those that the model was trained on ({len(strangers)} of its supports "
+            "differ); pass those: --data PATH."
+        )
+    return strangers
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Others who edit the same directory wait."""
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

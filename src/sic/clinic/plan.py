@@ -1,0 +1,105 @@
+"""From an edit to the supports that a model would have: what is allowed, and what is refused with a sentence."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sic.clinic.examined import Examined
+from sic.clinic.material import Material
+from sic.data.dataset import Sample
+from sic.errors import SicError
+from sic.supports import Case, Edit, find_support, replaced, select_class
+
+
+def plan(edit: Edit, examined: Examined, material: Material, unwanted: set[tuple[int, str]]) -> tuple[int, list[Case]]:
+    """The class that the edit is about, and all cases after it.
+
+    `unwanted`: images that the user took out before, with the class; they are not selected again.
+    """
+    cases = examined.cases
+    if edit.action == "reselect":
+        label = class_index(examined.classes, str(edit.label))
+        chosen = _selected(label, [case for case in cases if case.label == label], edit.number, examined, unwanted)
+        return label, replaced(cases, label, chosen)
+    assert edit.support is not None
+    index = find_support(cases, edit.support)
+    case = cases[index]
+    name = examined.classes[case.label]
+    if edit.action == "drop":
+        if sum(other.label == case.label for other in cases) == 1:
+            raise SicError(
+                f"{case.source} is the last support of {name}, and a class needs one; replace it instead, or choose "
+                f"others with reselect."
+            )
+        return case.label, cases[:index] + cases[index + 1 :]
+    if edit.action == "replace":
+        image = find_image(str(edit.image), examined, material)
+        _refuse(image, case.label, edit.force, examined)
+        if any(other.label == case.label and other.source == image.id for other in cases):
+            raise SicError(f"{image.id} is a support of {name} already; choose another image.")
+        return case.label, [*cases[:index], Case(case.label, image.id), *cases[index + 1 :]]
+    pinned = edit.action == "pin"
+    if case.pinned == pinned:
+        raise SicError(f"{case.source} is {'pinned already' if pinned else 'not pinned'}.")
+    return case.label, [*cases[:index], replace(case, pinned=pinned), *cases[index + 1 :]]
+
+
+def class_index(classes: Sequence[str], name: str) -> int:
+    if name not in classes:
+        raise SicError(f"The model has no class {name!r}; it knows {', '.join(classes)}.")
+    return classes.index(name)
+
+
+def find_image(said: str, examined: Examined, material: Material) -> Sample:
+    """The training image that a user means: by its id, or by the path of its file."""
+    for sample in examined.splits["train"]:
+        if said in (sample.id, str(sample.path)):
+            return sample
+    if said in material.skipped:
+        raise SicError(f"{said} cannot be a support: it was left out of the training ({material.skipped[said]}).")
+    for split, samples in material.splits.items():
+        for sample in samples:
+            if said not in (sample.id, str(sample.path)):
+                continue
+            if split == "train":
+                raise SicError(f"{said} cannot be a support: {examined.latents.unreadable[sample.id]}.")
+            raise SicError(
+                f"{said} is a {split} image: as a support it would be compared with itself there. Choose a training "
+                "image."
+            )
+    raise SicError(f"No training image in {material.root} is called {said!r}; give its path below that folder.")
+
+
+def _refuse(image: Sample, label: int, force: bool, examined: Examined) -> None:
+    shown = " and ".join(examined.names(image)) or "none of the classes"
+    if len(image.labels) != 1:
+        raise SicError(f"{image.id} shows {shown}: only an image of exactly one class can stand for a class.")
+    if image.labels[0] != label and not force:
+        raise SicError(f"{image.id} shows {shown}, not {examined.classes[label]}; --force if you mean it.")
+
+
+def _selected(
+    label: int, before: Sequence[Case], number: int | None, examined: Examined, unwanted: set[tuple[int, str]]
+) -> list[Case]:
+    """As training does: k-means on the latents of the class, then the nearest real ones; pinned supports stay."""
+    name = examined.classes[label]
+    pinned = [case for case in before if case.pinned]
+    number = len(before) if number is None else number
+    if number < len(pinned):
+        raise SicError(f"{name} has {len(pinned)} pinned supports, which reselect does not remove; unpin some first.")
+    fixed = {case.source for case in pinned}
+    ids = [
+        sample.id
+        for sample in examined.splits["train"]
+        if sample.labels == (label,) and sample.id not in fixed and (label, sample.id) not in unwanted
+    ]
+    if len(ids) + len(pinned) < number:
+        raise SicError(f"{name} has {len(ids) + len(pinned)} images that can be supports, not {number}.")
+    ids = [*ids, *(case.source for case in pinned if case.source in examined.latents.rows)]
+    own = [position for position, id in enumerate(ids) if id in fixed]
+    lost = len(pinned) - len(own)
+    seed = int(examined.model.config.training.get("seed", 0))
+    latents = np.asarray(examined.latents.of(ids), dtype=np.float32)
+    rows = select_class(latents, number - lost, seed, own)
+    return [*pinned, *(Case(label, ids[row]) for row in rows.tolist() if ids[row] not in fixed)]

@@ -1,0 +1,84 @@
+"""What can be done to a model's cases after training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sic.errors import SicError
+
+Action = Literal["drop", "replace", "pin", "unpin", "reselect"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who a support is: a class's index, the id of the image that stands for it, and whether reselecting keeps it."""
+
+    label: int
+    source: str
+    pinned: bool = False
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change of the supports. The class methods say what each action needs."""
+
+    action: Action
+    support: int | str | None = None
+    """Its number in the list of supports, or its image's id."""
+    image: str | None = None
+    """The training image that takes its place: id or path."""
+    label: str | None = None
+    """Name of the class that is selected anew."""
+    number: int | None = None
+    """How many supports that class is to have; as many as before, if not said."""
+    force: bool = False
+    """Take an image that is not of the class."""
+
+    def __post_init__(self) -> None:
+        if self.action not in get_args(Action):
+            raise SicError(f"There is no edit {self.action!r}; there are {', '.join(get_args(Action))}.")
+        for needed in {"replace": ("support", "image"), "reselect": ("label",)}.get(self.action, ("support",)):
+            if getattr(self, needed) is None:
+                raise SicError(f"To {self.action}, say which {needed.replace('label', 'class')}.")
+        if self.number is not None and self.number < 1:
+            raise SicError(f"A class needs at least one support, not {self.number}.")
+
+    @classmethod
+    def drop(cls, support: int | str) -> "Edit":
+        return cls("drop", support)
+
+    @classmethod
+    def replace(cls, support: int | str, image: str, force: bool = False) -> "Edit":
+        return cls("replace", support, image, force=force)
+
+    @classmethod
+    def pin(cls, support: int | str) -> "Edit":
+        return cls("pin", support)
+
+    @classmethod
+    def unpin(cls, support: int | str) -> "Edit":
+        return cls("unpin", support)
+
+    @classmethod
+    def reselect(cls, label: str, number: int | None = None) -> "Edit":
+        return cls("reselect", label=label, number=number)
+
+
+def replaced(cases: Sequence[Case], label: int, others: Sequence[Case]) -> list[Case]:
+    """All cases in order of class, those of one class exchanged for others."""
+    return sorted([*(case for case in cases if case.label != label), *others], key=lambda case: case.label)
+
+
+def find_support(cases: Sequence[Case], which: int | str) -> int:
+    """The index of a support that is named by its number or by its image's id."""
+    if isinstance(which, str) and not which.isdecimal():
+        found = [index for index, case in enumerate(cases) if case.source == which]
+        if len(found) > 1:
+            raise SicError(f"{which} is a support of several classes; say its number: {' or '.join(map(str, found))}.")
+        if not found:
+            raise SicError(f"No support is {which!r}; `sic supports MODEL list` shows them.")
+        return found[0]
+    index = int(which)
+    if not 0 <= index < len(cases):
+        raise SicError(f"There is no support {index}; they are numbered 0 to {len(cases) - 1}.")
+    return index
