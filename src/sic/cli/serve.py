@@ -25,6 +25,9 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A host name that this server goes by; may be repeated.")
     ] = None,
+    allow_edits: Annotated[
+        bool, typer.Option("--allow-edits", help="Let others edit the supports, too, where --host lets them in.")
+    ] = False,
     max_megabytes: Annotated[float, typer.Option(min=0.1, help="Largest upload.")] = 32,
     max_megapixels: Annotated[float, typer.Option(min=0.01, help="Largest image, in millions of pixels.")] = 40,
     max_images: Annotated[int, typer.Option(min=1, help="Most images in one request.")] = 16,
@@ -42,6 +45,7 @@ def serve(
         raise SicError("The viewer needs FastAPI: pip install 'sic[serve]'.") from None
 
     from sic.model import load
+    from sic.serve.desk import Desk
     from sic.serve.engine import Engine
     from sic.serve.limits import Limits
     from sic.serve.testset import find
@@ -54,7 +58,7 @@ def serve(
     engine = Engine(loaded, model.resolve().name, None if isinstance(tests, str) else tests)
     names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
     config = uvicorn.Config(
-        create_app(engine, limits, token, names),
+        create_app(engine, Desk(model, engine, host in LOCAL or allow_edits), limits, token, names),
         host=host,
         port=port,
         log_level="warning",

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from sic.errors import SicError
+from sic.serve.desk import Desk
 from sic.serve.engine import Engine
 from sic.serve.limits import Limits, Refused
 from sic.serve.metrics import Metrics
@@ -23,6 +24,7 @@ class Site:
     """What the routes of one server share."""
 
     engine: Engine
+    desk: Desk
     limits: Limits
     worker: Worker
     metrics: Metrics

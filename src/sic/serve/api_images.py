@@ -49,6 +49,8 @@ def add(app: FastAPI, site: Site) -> None:
     )
     async def predict(request: Request, test: Test = None) -> Any:
         """Labels, probabilities and the evidence of every support, for up to as many images as the server takes."""
+        if wants_png(request, None):
+            raise Refused(406, "A prediction comes as JSON; /api/v1/explain draws.")
         find = await pictures(request, test)
 
         def job(check: Check) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`/api/v1/tests`: browsing the images that the model was not trained on, and who of them relies on which support."""
+"""What needs the images that the model was not trained on: `/api/v1/tests`, `/supports/…/relying`, `/overview`."""
 
 import asyncio
 import contextlib
@@ -78,3 +78,15 @@ def add(app: FastAPI, site: Site) -> None:
     async def relying(number: int) -> Any:
         look_at_all()
         return await worker.run(lambda _: engine.relying(number))
+
+    @app.get(
+        f"{V1}/overview",
+        tags=["model"],
+        response_model=schemas.Overview,
+        summary="How alike the classes are, and where images and supports lie",
+    )
+    async def overview() -> Any:
+        """Test images take part as far as they have been looked at, which goes on in the background."""
+        if engine.tests is not None:
+            look_at_all()
+        return await worker.run(lambda _: engine.overview())

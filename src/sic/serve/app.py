@@ -7,8 +7,9 @@ from importlib import resources
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-from sic.serve import api_images, api_server, api_supports, api_tests
+from sic.serve import api_clinic, api_images, api_server, api_supports, api_tests
 from sic.serve.answers import V1, Site, answer_errors
+from sic.serve.desk import Desk
 from sic.serve.engine import Engine
 from sic.serve.guard import Guard
 from sic.serve.limits import Limits, Refused
@@ -16,12 +17,13 @@ from sic.serve.metrics import Metrics
 from sic.serve.work import Worker
 from sic.version import __version__
 
-PAGES = {"/": "viewer.html"}
+PAGES = {"/": "viewer.html", "/cases": "cases.html", "/clinic": "clinic.html"}
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def create_app(
     engine: Engine,
+    desk: Desk,
     limits: Limits | None = None,
     token: str | None = None,
     names: frozenset[str] = frozenset(),
@@ -48,8 +50,8 @@ def create_app(
     )
     answer_errors(app)
     _pages(app)
-    site = Site(engine, limits, worker, metrics)
-    for room in (api_server, api_images, api_supports, api_tests):
+    site = Site(engine, desk, limits, worker, metrics)
+    for room in (api_server, api_images, api_supports, api_tests, api_clinic):
         room.add(app, site)
     return Guard(app, token, names, metrics)
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from sic.explain import Explanation, own_contributions, rgba
+from sic.explain import Explanation, look, own_contributions, rgba
 from sic.methods import Contributions
 from sic.model import Model, Prediction
 from sic.serve.limits import Refused
@@ -47,6 +47,13 @@ class Engine:
     def __init__(self, model: Model, name: str, tests: TestSet | None) -> None:
         self.model, self.name, self.tests = model, name, tests
         self._own: OrderedDict[int, Contributions] = OrderedDict()
+        self._overview: tuple[int, dict[str, Any]] | None = None
+
+    def use(self, model: Model) -> None:
+        """Go on with the same network and other supports."""
+        self.model = model
+        self._own.clear()
+        self._overview = None
 
     def describe(self) -> dict[str, Any]:
         config = self.model.config
@@ -155,10 +162,6 @@ class Engine:
             self._own.popitem(last=False)
         return found[index]
 
-    def forget(self) -> None:
-        """After the supports have changed."""
-        self._own.clear()
-
     def support(self, index: int) -> Any:
         if not 0 <= index < len(self.model.supports):
             raise Refused(404, f"There is no support {index}; the model has {len(self.model.supports)}.")
@@ -198,6 +201,17 @@ class Engine:
             raise Refused(404, "This model was saved without its support images.")
         return own
 
+    def overview(self) -> dict[str, Any]:
+        """How alike the classes are and where latents lie, with the test images as far as they have been looked at."""
+        known = self.tests.embedded() if self.tests is not None else None
+        number = 0 if known is None else len(known.ids)
+        if self._overview is None or self._overview[0] != number:
+            # Without their images, which would all be explained here: the page asks for those that it shows.
+            cases = [replace(support, image=None) for support in self.model.supports]
+            found = look(self.model.classifier, cases, self.model.classes, known).as_json()
+            self._overview = number, {**found, "supports": self.supports()}
+        return {"model": self.name, **self._overview[1]}
+
     def test_view(self, place: int) -> tuple[str, Tensor, list[str]]:
         """Id, view and true classes of a test image."""
         if self.tests is None or not 0 <= place < len(self.tests.samples):
@@ -209,7 +223,7 @@ class Engine:
         """Test images with their true classes and, where they have been looked at, the answer."""
         assert self.tests is not None
         known, evidence = self.tests.evidence(self.model)
-        logits = dict(zip(known, self.model.classifier.logits(evidence), strict=True))
+        logits = dict(zip(known, self._logits(evidence), strict=True))
         result = []
         for place in places:
             sample = self.tests.samples[place]
@@ -231,7 +245,7 @@ class Engine:
         if self.tests is None:
             raise Refused(404, "The model's test images are not at hand, so nothing is known about who relies on it.")
         known, evidence = self.tests.evidence(self.model)
-        logits = self.model.classifier.logits(evidence)
+        logits = self._logits(evidence)
         without = logits.clone()
         without[:, support.label] -= evidence[:, index]
         answers, needed = self._says(logits, support.label), self._says(without, support.label)
@@ -253,6 +267,9 @@ class Engine:
                 for row in ranked[:RELYING]
             ],
         }
+
+    def _logits(self, evidence: Tensor) -> Tensor:
+        return self.model.classifier.logits(evidence.to(self.model.device)).cpu()
 
     def _says(self, logits: Tensor, label: int) -> Tensor:
         """n×C logits → n, whether the answer is (or includes) this class."""

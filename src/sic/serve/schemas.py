@@ -1,6 +1,6 @@
 """What the HTTP interface answers, as OpenAPI describes it."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -87,6 +87,22 @@ class Supports(BaseModel):
     supports: list[Support]
 
 
+class Overview(BaseModel):
+    model: str = Field(examples=["demo"])
+    classes: list[str]
+    temperature: float
+    bias: float
+    images: int = Field(description="Test images that were looked at.")
+    supports: list[Support]
+    support_similarity: list[list[float | None]] = Field(description="C×C, mean similarity of the classes' supports.")
+    image_similarity: list[list[float | None]] | None = Field(
+        description="C×C, mean similarity of test images of the row's class to the column's supports."
+    )
+    support_silhouette: dict[str, Any] | None
+    image_silhouette: dict[str, Any] | None
+    projection: dict[str, Any] = Field(description="Latents in the plane: `points` with x, y, labels, id, support.")
+
+
 class TestImage(BaseModel):
     test: int = Field(description="Its number: /api/v1/explain?test=…", examples=[3])
     name: str = Field(examples=["test/0/000003.png"])
@@ -129,3 +145,38 @@ class Description(BaseModel):
     supports: int = Field(examples=[36])
     figures: dict[str, Any] = Field(description="How good the model is on images that it was not trained on.")
     tests: dict[str, Any] | None = Field(description="The test images at hand.")
+
+
+class EditRequest(BaseModel):
+    action: Literal["drop", "replace", "pin", "unpin", "reselect"] = Field(examples=["drop"])
+    support: int | None = Field(None, description="The support's number, for all but reselect.", examples=[7])
+    source: str | None = Field(None, description="Its image's id: the edit is refused if that is another by now.")
+    image: str | None = Field(None, description="replace: the id of the training image that takes its place.")
+    label: str | None = Field(None, description="reselect: the class.")
+
+
+class ClinicState(BaseModel):
+    allowed: bool = Field(description="Whether this server lets supports be edited.")
+    state: Literal["closed", "opening", "open", "failed"]
+    done: int = Field(description="Images looked at while opening.")
+    total: int
+    error: str | None
+    problems: list[str] = []
+    figures: dict[str, Any] = Field({}, description="How good the model is on its validation images now.")
+    supports: list[dict[str, Any]] = []
+    history: list[dict[str, Any]] = []
+    can_undo: int = Field(0, description="Edits that can be taken back.")
+
+
+class Candidates(BaseModel):
+    total: int
+    images: list[dict[str, Any]] = Field(description="Nearest first: id, distance, support (is one already).")
+
+
+class Outcome(BaseModel):
+    labels: list[str] = Field(description="The classes whose supports differ.")
+    removed: list[str]
+    added: list[str]
+    before: dict[str, Any] = Field(description="Figures on the validation images.")
+    after: dict[str, Any]
+    flips: list[dict[str, Any]] = Field(description="Validation images that get another answer.")

@@ -12,6 +12,7 @@ from sic.data.dataset import Sample
 from sic.data.images import UnreadableImage
 from sic.directory import RUN, read_run
 from sic.errors import SicError
+from sic.explain import Latents
 from sic.model import Model
 
 BATCH = 16
@@ -41,17 +42,26 @@ class TestSet:
                 views[offset] = model.tensor(sample.path)
             except (SicError, UnreadableImage):
                 continue
-        latents = model.classifier.encoder(torch.stack(list(views.values()))) if views else []
+        latents = model.classifier.encoder(torch.stack(list(views.values()))).cpu() if views else []
         known = dict(zip(views, latents, strict=True))
         self.latents += [known.get(offset) for offset in range(len(batch))]
 
+    def embedded(self) -> Latents | None:
+        """The images looked at so far that can be read."""
+        known = [
+            (sample, latent) for sample, latent in zip(self.samples, self.latents, strict=False) if latent is not None
+        ]
+        if not known:
+            return None
+        return Latents([s.id for s, _ in known], [s.labels for s, _ in known], torch.stack([v for _, v in known]))
+
     def evidence(self, model: Model) -> tuple[list[int], Tensor]:
         """Positions of the images looked at, n, and their evidence, n×S."""
-        known = [(place, latent) for place, latent in enumerate(self.latents) if latent is not None]
-        if not known:
+        places = [place for place, latent in enumerate(self.latents) if latent is not None]
+        known = self.embedded()
+        if known is None:
             return [], torch.zeros(0, len(model.supports))
-        latents = torch.stack([latent for _, latent in known])
-        return [place for place, _ in known], model.classifier.evidence(latents)
+        return places, model.classifier.evidence(known.vectors.to(model.device)).cpu()
 
 
 def find(folder: Path, model: Model) -> TestSet | str:

@@ -4,7 +4,7 @@ import asyncio
 import io
 import warnings
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from PIL import Image
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -14,7 +14,7 @@ from sic.data.images import UnreadableImage, reasons, upright_rgb
 from sic.serve.limits import Limits, Refused
 
 Image.init()
-FORMATS = [
+FORMATS: list[str] = [
     name for name in ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP") if name in Image.OPEN
 ]
 """What Pillow may try: picture formats with a signature. None that runs a program (EPS) or reads other files."""
@@ -72,6 +72,18 @@ async def receive(request: Request, limits: Limits) -> list[Upload]:
     if not uploads:
         raise Refused(400, "The form holds no file; send at least one image in a field called image.")
     return uploads
+
+
+async def receive_json(request: Request, limits: Limits) -> bytes:
+    """A small body that says it is JSON, which web pages elsewhere cannot send."""
+    small = replace(limits, upload_bytes=min(limits.upload_bytes, 2**16))
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        raise Refused(415, "Send JSON (Content-Type: application/json).")
+    try:
+        async with asyncio.timeout(limits.seconds):
+            return b"".join([chunk async for chunk in _limited(request, small)])
+    except (TimeoutError, ClientDisconnect):
+        raise Refused(408, "The request was not sent to its end.") from None
 
 
 async def _limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:

@@ -27,19 +27,23 @@ export function fail(error) {
   const message = byId("message");
   message.textContent = error.message;
   message.hidden = false;
-  if (error.name !== "Error" && !("sentence" in error)) console.warn(error.message);
 }
 
 export const clearMessage = () => { byId("message").hidden = true; };
 
+/** The last part of an image's id: what fits below a small picture. */
+export const short = (id) => id.replace(/.*\//, "");
+
+/** What an image shows in truth; several answers may be right. */
+export const truthWords = (names) => (names.length > 3 ? `any of ${names.length} classes` : names.join(", ") || "none of the classes");
+
 /** A button with a test image, its truth and the answer to it. */
 export function testButton(entry, extra, chosen) {
-  const truth = entry.truth.join(", ") || "none of the classes";
   const verdict = entry.right === null || entry.right === undefined ? null
     : entry.right ? make("span", { className: "right", textContent: "✓ right" })
     : make("span", { className: "wrong", textContent: `✗ answer: ${entry.similar_case ? entry.answer.join(", ") || "none" : "no similar case"}` });
   const picture = make("img", { src: `/api/v1/tests/${entry.test}/image`, alt: "", loading: "lazy" });
-  const button = make("button", { type: "button", title: entry.name }, picture, make("span", { textContent: truth }), verdict, extra);
+  const button = make("button", { type: "button", title: entry.name }, picture, make("span", { textContent: truthWords(entry.truth) }), verdict, extra);
   button.addEventListener("click", () => chosen(entry));
   return make("li", {}, button);
 }

@@ -62,9 +62,10 @@ export function drawScale(canvas) {
   drawSigned(canvas, { drawn: ramp, height: 1, width: 101 }, 1, null);
 }
 
-export async function pixels(base64) {
+/** The pixels of a picture at an address. */
+export async function pixels(address) {
   const image = new Image();
-  image.src = `data:image/png;base64,${base64}`;
+  image.src = address;
   await image.decode();
   const canvas = document.createElement("canvas");
   canvas.width = image.naturalWidth;

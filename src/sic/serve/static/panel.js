@@ -10,7 +10,7 @@ export async function decode(found, size) {
   return {
     ...found,
     map: floats(found.map),
-    colours: await pixels(found.picture),
+    colours: await pixels(`data:image/png;base64,${found.picture}`),
     cases: found.cases.map((one) => ({ ...one, map: floats(one.map) })),
     ready: prepare(floats(found.map), size),
   };
@@ -26,7 +26,7 @@ function legend() {
 
 /** Bars that lead from the start to the score. */
 function steps(explained, bias) {
-  const list = [["Start, for every class", bias, "step"]];
+  const list = [["Every class starts at", bias, "step"]];
   explained.cases.forEach((one, slot) => list.push([`Like case ${letter(slot)}`, one.evidence, "case"]));
   const other = explained.constant - bias;
   const tops = [0];
@@ -45,7 +45,7 @@ function steps(explained, bias) {
       make("span", { className: "number", textContent: signed(value), "data-value": value }));
   };
   const rows = list.map(([label, value, kind], i) => row(label, tops[i], tops[i + 1], value, kind));
-  rows.push(row(`Score: ${explained.logit >= 0 ? "above 0, yes" : "below 0, no"}`, 0, explained.logit, explained.logit, "whole"));
+  rows.push(row(`Score (${explained.logit >= 0 ? "above 0: yes" : "below 0: no"})`, 0, explained.logit, explained.logit, "whole"));
   const note = Math.abs(other) < 0.005 ? null
     : make("p", { className: "soft", textContent: `${signed(other)} of the similarities comes from where things are, not from single pixels.` });
   return [make("ol", { className: "steps" }, ...rows), note];
@@ -67,7 +67,7 @@ function caseCard(one, slot, size, relying) {
   button?.addEventListener("click", () => relying(one));
   const box = make("li", { "data-support": one.support }, shown,
     make("strong", {}, `${name} adds `, make("span", { className: "number", textContent: signed(one.evidence), "data-evidence": one.evidence })),
-    make("span", { className: "soft", textContent: one.source }), bar, from, button);
+    make("span", { className: "soft", textContent: one.source, title: one.source }), bar, from, button);
 
   return {
     box,
@@ -81,13 +81,15 @@ function caseCard(one, slot, size, relying) {
         picture.getContext("2d").drawImage(image, 0, 0);
       } else {
         one.own ??= prepare(new Float32Array(await getBytes(`/api/v1/supports/${one.support}/map`)), size);
-        drawSigned(picture, one.own, one.own.limit, null);
+        one.image ??= await pixels(`/api/v1/supports/${one.support}/image`);
+        drawSigned(picture, one.own, one.own.limit, one.image);
       }
     },
     sum(mask) {
       const value = mask ? inside(one.map, mask) : null;
       from.textContent = value === null ? "" : `${signed(value)} of it from here (${part(value, one.evidence)})`;
       from.dataset.value = value ?? "";
+      bar.hidden = value === null;
       share.style.width = value === null ? "0" : `${Math.min(100, Math.max(0, (100 * value) / one.evidence))}%`;
       return value;
     },

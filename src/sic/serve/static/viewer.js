@@ -1,8 +1,8 @@
 // The page that shows one image, its answer and the reasons.
 
-import { explain, model, share } from "/static/api.js";
-import { byId, clearMessage, fail, make, percent } from "/static/elements.js";
-import { pixels } from "/static/maps.js";
+import { explain, get, model, share } from "/static/api.js";
+import { byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
+import { drawPixels, pixels } from "/static/maps.js";
 import { decode, difference, panel } from "/static/panel.js";
 import { Region } from "/static/region.js";
 import { openRelying, startTests } from "/static/tests.js";
@@ -26,7 +26,7 @@ async function look(source) {
   try {
     const answer = await explain(source, []);
     if (mine !== asked) return;
-    const image = await pixels(answer.image);
+    const image = await pixels(`data:image/png;base64,${answer.image}`);
     const classes = new Map();
     for (const found of answer.classes) classes.set(found.name, await decode(found, answer.size));
     if (mine !== asked) return;
@@ -38,6 +38,7 @@ async function look(source) {
     byId("radius").value = region.radius;
     byId("result").hidden = false;
     tell();
+    drawPixels(byId("picture"), image);
     await show();
     byId("result").focus({ preventScroll: false });
     byId("result").scrollIntoView({ block: "start" });
@@ -63,7 +64,7 @@ function tell() {
     const right = described.task === "multi"
       ? answer.labels.length === source.truth.length && answer.labels.every((name) => source.truth.includes(name))
       : source.truth.includes(answer.labels[0]);
-    byId("truth").textContent = `Test image ${answer.name}. In truth: ${source.truth.join(", ") || "none of the classes"}. The answer is ${right ? "right" : "wrong"}.`;
+    byId("truth").textContent = `Test image ${answer.name}. In truth: ${truthWords(source.truth)}. The answer is ${right ? "right" : "wrong"}.`;
   }
   byId("text").textContent = answer.text;
 }
@@ -205,7 +206,10 @@ try {
   described = await model();
   if (described.tests) startTests(described.tests, (entry) => look({ test: entry.test, truth: entry.truth }));
   const wanted = new URLSearchParams(location.search).get("test");
-  if (wanted !== null && /^\d+$/.test(wanted)) look({ test: Number(wanted) });
+  if (wanted !== null && /^\d+$/.test(wanted)) {
+    const [entry] = (await get(`/api/v1/tests?offset=${wanted}&limit=1`)).images;
+    if (entry) look({ test: entry.test, truth: entry.truth });
+  }
 } catch (error) {
   fail(error);
 }
