@@ -64,7 +64,7 @@ function tell() {
     const right = described.task === "multi"
       ? answer.labels.length === source.truth.length && answer.labels.every((name) => source.truth.includes(name))
       : source.truth.includes(answer.labels[0]);
-    byId("truth").textContent = `Test image ${answer.name}. In truth: ${truthWords(source.truth)}. The answer is ${right ? "right" : "wrong"}.`;
+    byId("truth").textContent = `Test image ${answer.name}. In truth: ${truthWords(source.truth)}.${answer.similar_case ? ` The answer is ${right ? "right" : "wrong"}.` : ""}`;
   }
   byId("text").textContent = answer.text;
 }
