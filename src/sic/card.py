@@ -29,6 +29,9 @@ def model_card(config: dict[str, Any]) -> str:
     ]
     if start is not None:
         parts.append(f"**Terms.** {terms(training.get('origin') or start)}")
+    edits = sum(edit["undone"] is None for edit in config["edits"])
+    if edits:
+        parts.append(f"**Supports** were edited after training ({edits} edits, recorded in `config.json`).")
     if config["figures"]:
         parts.append("\n".join(f"- {name}: {_line(values)}" for name, values in config["figures"].items()))
     parts += [

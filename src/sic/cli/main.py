@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from sic.cli import data, demo, explain, predict, search, serve, train, verify
+from sic.cli import data, demo, explain, predict, search, serve, supports, train, verify
 from sic.errors import SicError
 from sic.version import __version__
 
@@ -28,6 +28,7 @@ app.command("explain")(explain.explain)
 app.command("verify")(verify.verify)
 app.command("serve")(serve.serve)
 app.add_typer(data.app, name="data")
+app.add_typer(supports.app, name="supports")
 
 
 def _version(wanted: bool) -> None:

@@ -11,7 +11,9 @@ import torch
 
 from sic import directory
 from sic.clinic import look
+from sic.clinic.diagnostics import diagnose
 from sic.clinic.examined import Examined
+from sic.clinic.findings import Commands, Finding
 from sic.clinic.history import Record, now, standing, taken_out
 from sic.clinic.latents import Latents, embed, write_cache
 from sic.clinic.look import Candidate, Reliance, SupportInfo
@@ -36,8 +38,10 @@ class Clinic:
 
         `progress` is told how many images are embedded, of those that the cache in the directory does not know.
         """
-        self.folder = Path(folder)
+        self.folder, self._data = Path(folder), data
         self._version = directory.read_config(self.folder)
+        if self._version[0].method != "sic":
+            raise SicError(f"{folder} is a {self._version[0].method} model: it has no supports to edit.")
         model = directory.load(self.folder, "cuda" if torch.cuda.is_available() else "cpu")
         self.material = find_material(self.folder, model.config, data)
         everyone = [sample for samples in self.material.splits.values() for sample in samples]
@@ -88,7 +92,10 @@ class Clinic:
         return compare(self.examined, self._with(self._plan(edit)[1]))
 
     def apply(self, edit: Edit) -> Outcome:
-        """Make the edit: supports, figures and history are written together, or not at all."""
+        """Make the edit: supports, figures and history are written together, or not at all.
+
+        An edit that changes nothing is not written.
+        """
         label, cases = self._plan(edit)
         after = self._with(cases)
         outcome = compare(self.examined, after)
@@ -104,7 +111,8 @@ class Clinic:
             [[case.source, case.pinned] for case in self.examined.cases if case.label == label],
             edit.force,
         )
-        self._save(after, [*self.history(), record])
+        if outcome.labels:
+            self._save(after, [*self.history(), record])
         return outcome
 
     def undo(self, steps: int = 1) -> Outcome:
@@ -123,6 +131,11 @@ class Clinic:
         outcome = compare(self.examined, after)
         self._save(after, records)
         return outcome
+
+    def diagnose(self, pixels: bool = True, progress: Progress | None = None) -> Sequence[Finding]:
+        """What a person should look at, the serious things first. Without `pixels` at once, but not everything."""
+        data = None if self._data is None else str(self._data)
+        return diagnose(self.examined, Commands(self.folder, data, self.material.where), pixels, progress)
 
     def _plan(self, edit: Edit) -> tuple[int, Sequence[Case]]:
         unwanted = {(class_index(self.classes, label), source) for label, source in taken_out(self.history())}

@@ -6,7 +6,6 @@ from typing import Any
 
 from sic.data import ImageData, Sample
 from sic.data import open as open_data
-from sic.data.dataset import Progress
 from sic.data.source import BUILT_IN
 from sic.directory import RUN, Config, read_run
 from sic.errors import SicError
@@ -17,6 +16,8 @@ class Material:
     """Where the images of each split are."""
 
     root: Path
+    where: str
+    """What the data was opened as."""
     splits: dict[str, list[Sample]]
     """`train`, `validation` and `test` (which may be empty)."""
     skipped: dict[str, str] = field(default_factory=dict)
@@ -25,15 +26,15 @@ class Material:
     """Sentences for the user."""
 
 
-def find_material(
-    folder: Path, config: Config, data: str | Path | None = None, progress: Progress | None = None
-) -> Material:
+def find_material(folder: Path, config: Config, data: str | Path | None = None) -> Material:
     """The images of the run that made the model in `folder`, at `data` if they are no longer where they were.
 
     `run.json` says which of them were held out; without it `data` must come with a validation split of its own.
     """
     run = read_run(folder) if (folder / RUN).is_file() else None
-    opened = open_data(progress=progress, **_where(folder, run, data))
+    arguments = _where(folder, run, data)
+    opened = open_data(**arguments)
+    where = str(arguments["where"])
     if list(opened.classes) != config.classes:
         raise SicError(
             f"{opened.root} holds other classes than {folder} knows; pass the images it was trained on: --data PATH."
@@ -45,8 +46,8 @@ def find_material(
                 "there, too, or pass folders train and val with --data PATH."
             )
         splits = {"train": opened.splits["train"], "validation": opened.splits["val"]}
-        return Material(opened.root, splits | {"test": opened.splits.get("test", [])})
-    return _recorded(folder, run, opened)
+        return Material(opened.root, where, splits | {"test": opened.splits.get("test", [])})
+    return _recorded(folder, run, opened, where)
 
 
 def _where(folder: Path, run: dict[str, Any] | None, data: str | Path | None) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def _where(folder: Path, run: dict[str, Any] | None, data: str | Path | None) ->
     return dict(recorded)
 
 
-def _recorded(folder: Path, run: dict[str, Any], opened: ImageData) -> Material:
+def _recorded(folder: Path, run: dict[str, Any], opened: ImageData, where: str) -> Material:
     by_id = {sample.id: sample for split in ("train", "val") for sample in opened.splits.get(split, [])}
     splits = {split: [by_id[id] for id in run[split] if id in by_id] for split in ("train", "validation")}
     problems = []
@@ -78,5 +79,5 @@ def _recorded(folder: Path, run: dict[str, Any], opened: ImageData) -> Material:
         if gone := len(run[split]) - len(samples):
             problems.append(f"{gone} of the {len(run[split])} {split} images are no longer in {opened.root}.")
     splits["test"] = opened.splits.get("test", [])
-    skipped = {entry["file"]: entry["reason"] for entry in run["skipped"]}
-    return Material(opened.root, splits, skipped, problems)
+    skipped = {entry["file"]: entry["reason"] for entry in run.get("skipped", [])}
+    return Material(opened.root, where, splits, skipped, problems)

@@ -1,0 +1,267 @@
+"""`sic supports`: the clinic for a model's cases."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from sic.cli.console import OUT, Talker, print_json
+
+if TYPE_CHECKING:
+    from sic.clinic import Clinic, Edit, Outcome
+
+app = typer.Typer(
+    help="Look at the training images that a model reasons with, and change them without training again.",
+    no_args_is_help=True,
+)
+
+SHOWN = 12
+"""Images that people are shown; --json has all of them."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Data = Annotated[
+    str | None, typer.Option("--data", metavar="PATH", help="Where the training images are, if they were moved.")
+]
+Which = Annotated[str, typer.Argument(metavar="SUPPORT", help="Its number (see list), or its image's id.")]
+Preview = Annotated[bool, typer.Option("--preview", help="Only say what would happen.")]
+
+
+@app.callback()
+def supports(
+    context: typer.Context, model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model directory.")]
+) -> None:
+    """Look at the training images that a model reasons with, and change them without training again."""
+    context.obj = model
+
+
+def _open(context: typer.Context, data: str | None) -> "Clinic":
+    with Talker() as talker:
+        from sic.clinic import Clinic
+
+        clinic = Clinic(context.obj, data, talker.progress("embedding"))
+        for problem in clinic.problems:
+            talker.warn(problem)
+    return clinic
+
+
+@app.command("list")
+def list_supports(context: typer.Context, data: Data = None, json: Json = False) -> None:
+    """All supports: what they stand for, what they add to validation images of their class, how often they lead."""
+    found = _open(context, data).list()
+    if json:
+        print_json({"model": str(context.obj), "supports": [asdict(info) for info in found]})
+        return
+    table = Table("", "class", "training image", "evidence", "strongest in", "")
+    for info in found:
+        marks = [*(["pinned"] if info.pinned else [])]
+        if info.truth is not None and info.label not in info.truth:
+            marks.append(f"[red]shows {', '.join(info.truth)}[/red]")
+        table.add_row(
+            str(info.index),
+            info.label,
+            info.source,
+            f"{info.evidence:.2f}",
+            f"{info.strongest} answers",
+            ", ".join(marks),
+        )
+    OUT.print(table)
+
+
+@app.command("show")
+def show(context: typer.Context, support: Which, data: Data = None, json: Json = False) -> None:
+    """One support: the images that rely on it, and the training images that could take its place."""
+    from sic.supports import find_support
+
+    clinic = _open(context, data)
+    index = find_support(clinic.examined.cases, support)
+    info = clinic.list()[index]
+    relying = clinic.relying_on(index)
+    typical = [candidate for candidate in clinic.candidates(info.label) if not candidate.support]
+    if json:
+        print_json(
+            {
+                "model": str(context.obj),
+                "support": asdict(info),
+                "relying": [_plain(asdict(one)) for one in relying],
+                "candidates": [_plain(asdict(one)) for one in typical],
+            }
+        )
+        return
+    truth = "is not among the training images" if info.truth is None else f"shows {', '.join(info.truth)}"
+    OUT.print(
+        f"Support {index}{' (pinned)' if info.pinned else ''} stands for {info.label}; {info.source} {truth}.\n"
+        f"It adds {info.evidence:.2f} to validation images of its class on average and is the strongest support of "
+        f"{info.strongest} answers.",
+        markup=False,
+    )
+    table = Table("answers that rely on it", "", "shows", "evidence", "share", "")
+    for one in relying[:SHOWN]:
+        words = (one.id, one.split, ", ".join(one.truth), f"{one.evidence:.2f}", f"{one.share:.0%}")
+        table.add_row(*words, "decisive" if one.decisive else "")
+    OUT.print(table)
+    OUT.print(
+        f"Most typical for {info.label} and no support: {', '.join(one.id for one in typical[:4])}.", markup=False
+    )
+
+
+def _plain(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, Path) else value for name, value in entry.items()}
+
+
+@app.command("drop")
+def drop(
+    context: typer.Context, support: Which, preview: Preview = False, data: Data = None, json: Json = False
+) -> None:
+    """Do without a support."""
+    from sic.clinic import Edit
+
+    _edit(context, Edit.drop(support), preview, data, json)
+
+
+@app.command("replace")
+def replace(
+    context: typer.Context,
+    support: Which,
+    image: Annotated[str, typer.Argument(help="A training image: its id, as in list, or its path.")],
+    force: Annotated[bool, typer.Option("--force", help="Even if the image shows another class.")] = False,
+    preview: Preview = False,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Put another training image in a support's place."""
+    from sic.clinic import Edit
+
+    _edit(context, Edit.replace(support, image, force), preview, data, json)
+
+
+@app.command("pin")
+def pin(
+    context: typer.Context,
+    support: Which,
+    off: Annotated[bool, typer.Option("--off", help="No longer.")] = False,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Keep a support, whatever reselect finds."""
+    from sic.clinic import Edit
+
+    _edit(context, Edit.unpin(support) if off else Edit.pin(support), False, data, json)
+
+
+@app.command("reselect")
+def reselect(
+    context: typer.Context,
+    label: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")],
+    supports: Annotated[int | None, typer.Option("--supports", min=1, help="How many; default: as before.")] = None,
+    preview: Preview = False,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Choose a class's supports anew, as training does: pinned ones stay, what you took out is not chosen again."""
+    from sic.clinic import Edit
+
+    _edit(context, Edit.reselect(label, supports), preview, data, json)
+
+
+@app.command("undo")
+def undo(
+    context: typer.Context,
+    steps: Annotated[int, typer.Argument(min=1, help="How many edits to take back.")] = 1,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Take back the last edits."""
+    clinic = _open(context, data)
+    _tell(clinic, clinic.undo(steps), "undo", False, json)
+
+
+@app.command("history")
+def history(context: typer.Context, json: Json = False) -> None:
+    """All edits of this model, and what they did."""
+    from sic.directory import read_config
+
+    config, _ = read_config(context.obj)
+    if json:
+        print_json({"model": str(context.obj), "edits": config.edits})
+        return
+    score = "map" if config.task == "multi" else "accuracy"
+    table = Table("when", "edit", "class", "removed", "added", score, "to right", "to wrong", "")
+    for edit in config.edits:
+        table.add_row(
+            edit["when"],
+            edit["action"] + (" (forced)" if edit["forced"] else ""),
+            edit["label"],
+            "\n".join(edit["removed"]),
+            "\n".join(edit["added"]),
+            f"{edit['before'][score]:.1%} → {edit['after'][score]:.1%}",
+            str(len(edit["to_right"])),
+            str(len(edit["to_wrong"])),
+            f"undone {edit['undone']}" if edit["undone"] else "",
+        )
+    OUT.print(table if config.edits else f"The supports of {context.obj} were never edited.")
+
+
+@app.command("check")
+def check(
+    context: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out what takes a look at pixels.")] = False,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Say what is wrong with the supports, and which command acts on it."""
+    clinic = _open(context, data)
+    with Talker() as talker:
+        findings = clinic.diagnose(pixels=not quick, progress=talker.progress("explaining"))
+    if json:
+        print_json({"model": str(context.obj), "findings": [asdict(finding) for finding in findings]})
+        return
+    for finding in findings:
+        OUT.print(f"[{'red' if finding.severity == 'serious' else 'yellow'}]{finding.title}[/]", highlight=False)
+        OUT.print(f"  {finding.sentence}\n  → {finding.command}", markup=False)
+    number = f"{len(findings)} finding{'s' if len(findings) > 1 else ''}" if findings else "Nothing found"
+    OUT.print(f"{number} in {len(clinic.examined.cases)} supports of {context.obj}.", markup=False)
+
+
+def _edit(context: typer.Context, edit: "Edit", preview: bool, data: str | None, json: bool) -> None:
+    clinic = _open(context, data)
+    outcome = clinic.preview(edit) if preview else clinic.apply(edit)
+    _tell(clinic, outcome, edit.action, preview, json)
+
+
+def _tell(clinic: "Clinic", outcome: "Outcome", action: str, preview: bool, json: bool) -> None:
+    multi = clinic.examined.model.config.task == "multi"
+    if json:
+        sides = {"to_right": outcome.ids("to_right"), "to_wrong": outcome.ids("to_wrong")}
+        print_json({"model": str(clinic.folder), "action": action, "saved": not preview, **asdict(outcome), **sides})
+        return
+    changes = [f"{sign} {source}" for sign, of in (("-", outcome.removed), ("+", outcome.added)) for source in of]
+    for change in changes or ["The supports are the same images as before."]:
+        OUT.print(change, markup=False)
+    score, name = ("map", "Mean average precision") if multi else ("accuracy", "Accuracy")
+    number = len(outcome.flips)
+    OUT.print(
+        f"{name} {outcome.before[score]:.1%} → {outcome.after[score]:.1%} on {outcome.before['images']} validation "
+        f"images; {number} of them {'gets' if number == 1 else 'get'} another answer.",
+        markup=False,
+    )
+    worse, better = ("more labels wrong", "more labels right") if multi else ("now wrong", "now right")
+    for direction, words in (("to_wrong", worse), ("to_right", better)):
+        flips = [flip for flip in outcome.flips if flip.direction == direction]
+        for flip in flips[:SHOWN]:
+            before, after = _names(flip.before), _names(flip.after)
+            OUT.print(f"  {words}: {flip.id} ({_names(flip.truth)}): {before} → {after}", markup=False)
+        if len(flips) > SHOWN:
+            OUT.print(f"  {words}: {len(flips) - SHOWN} more", markup=False)
+    if same := len(outcome.ids("neither")):
+        OUT.print(f"  as right or wrong as before: {same}", markup=False)
+    if preview:
+        OUT.print("Nothing was saved.")
+    elif outcome.labels and action != "undo":
+        OUT.print(f"Saved; to take it back: sic supports {clinic.folder} undo", markup=False)
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (", ".join(names[:3]) or "nothing") + more

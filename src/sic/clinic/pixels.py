@@ -1,0 +1,160 @@
+"""Findings that need a look at pixels: what supports are made of, and where the evidence in images lies."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sic.clinic.examined import Examined
+from sic.clinic.findings import Commands, Finding
+from sic.data.dataset import Progress, Sample
+from sic.data.images import image_size, read_image, to_tensor
+from sic.explain.contributions import negative_share, support_contributions
+from sic.explain.prose import TOO_MUCH_NEGATIVE
+
+PER_CLASS = 4
+"""Validation images of each class that are explained."""
+FEWEST = 3
+"""Of fewer, nothing is said about a class."""
+MOST = 120
+"""Images explained in all: on a slow machine that is a minute."""
+RING = 0.1
+"""Width of what counts as the border, of the image's side."""
+MOST_OF_THE_IMAGE = 0.9
+"""Boxes larger than that leave no background to look at."""
+
+
+def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
+    """Supports that are made of much that counts negatively: T was too small.
+
+    The limit is the one at which an explanation warns its reader. The demo's supports have 3 % at most.
+    """
+    pictures = _pictures(examined)
+    if not pictures:
+        return []
+    indices = [*pictures]
+    images = torch.stack([*pictures.values()]).to(examined.model.classifier.support_vectors)
+    shares = negative_share(support_contributions(examined.model.classifier, images, indices).maps).tolist()
+    over = [(share, index) for share, index in zip(shares, indices, strict=True) if share > TOO_MUCH_NEGATIVE]
+    if not over:
+        return []
+    share, worst = max(over)
+    temperature = examined.model.config.temperature
+    return [
+        Finding(
+            "Supports made of negative contributions",
+            "serious" if 2 * len(over) > len(indices) else "notice",
+            f"In {len(over)} of {len(indices)} supports more than {TOO_MUCH_NEGATIVE:.0%} of the contributions are "
+            f"negative (most in support {worst}, {examined.cases[worst].source}: {share:.0%}): the temperature of "
+            f"{temperature:g} was too small for this model to explain itself well.",
+            commands.train(2 * temperature),
+            [index for _, index in over],
+            [examined.cases[index].source for _, index in over],
+            {"negative_share": share, "limit": TOO_MUCH_NEGATIVE},
+        )
+    ]
+
+
+def _pictures(examined: Examined) -> dict[int, Tensor]:
+    """Supports as the model sees them, 3×S×S: the copies that it keeps, else the training images."""
+    paths = {sample.id: sample.path for sample in examined.splits["train"]}
+    result = {}
+    for index, support in enumerate(examined.model.supports):
+        if support.image is not None:
+            result[index] = to_tensor(support.image)
+        elif support.source in paths:
+            result[index] = to_tensor(examined.model.config.preprocessing(read_image(paths[support.source])))
+    return result
+
+
+def background(examined: Examined, commands: Commands, progress: Progress | None = None) -> list[Finding]:
+    """Classes whose positive contributions avoid the place where their objects are.
+
+    That place is inside the boxes where the data has boxes, else away from the image's border. It is avoided if it gets
+    less of the contributions than its share of the image's area: then the network looks anywhere rather than there. In
+    the demo the border has 36 % of the area and 12 % of the contributions, 31 % in the most extreme image.
+    """
+    chosen = _chosen(examined)
+    measured: dict[int, list[_Measured]] = defaultdict(list)
+    for done, (sample, label) in enumerate(chosen, 1):
+        inside = _place(examined, sample, label)
+        if inside.mean() < MOST_OF_THE_IMAGE:
+            share = _share_outside(examined, sample, label, inside)
+            boxed = any(box.label == label for box in sample.boxes)
+            measured[label].append(_Measured(sample, share, 1 - inside.mean().item(), boxed))
+        if progress is not None:
+            progress(done, len(chosen))
+    found = []
+    for label, all_of_class in sorted(measured.items()):
+        images = [one for one in all_of_class if one.boxed] or all_of_class
+        share, area = (sum(numbers) / len(images) for numbers in zip(*((i.share, i.area) for i in images), strict=True))
+        if len(images) < FEWEST or share <= area:
+            continue
+        where = "outside of the boxes" if images[0].boxed else "near the image's border"
+        found.append(
+            Finding(
+                "Evidence from the background",
+                "serious" if images[0].boxed else "notice",
+                f"{share:.0%} of what speaks for {examined.classes[label]} in {len(images)} validation images lies "
+                f"{where}, which is {area:.0%} of the area: the model may go by the surroundings.",
+                commands.explain(max(images, key=lambda one: one.share - one.area).sample.path),
+                images=[one.sample.id for one in images],
+                numbers={"share_outside": share, "area_outside": area},
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Of one image: the share of its positive contributions outside of the object's place, and that of the area."""
+
+    sample: Sample
+    share: float
+    area: float
+    boxed: bool
+
+
+def _chosen(examined: Examined) -> list[tuple[Sample, int]]:
+    """The first validation images of each class that are answered rightly, up to `MOST`, every class in turn."""
+    samples = examined.splits["validation"]
+    answered = examined.answered(examined.logits(examined.evidence("validation"))).tolist()
+    by_class: dict[int, list[Sample]] = defaultdict(list)
+    for sample, answer in zip(samples, answered, strict=True):
+        for label in sample.labels:
+            if answer[label] and len(by_class[label]) < PER_CLASS:
+                by_class[label].append(sample)
+    turns = [
+        (members[turn], label)
+        for turn in range(PER_CLASS)
+        for label, members in sorted(by_class.items())
+        if turn < len(members) and len(members) >= FEWEST
+    ]
+    return turns[:MOST]
+
+
+def _place(examined: Examined, sample: Sample, label: int) -> Tensor:
+    """S×S, 1 where the object is said to be."""
+    preprocessing = examined.model.config.preprocessing
+    size = preprocessing.size
+    inside = torch.zeros(size, size)
+    boxes = [box for box in sample.boxes if box.label == label]
+    if not boxes:
+        ring = round(RING * size)
+        inside[ring : size - ring, ring : size - ring] = 1
+        return inside
+    whole = image_size(sample.path)
+    for box in boxes:
+        seen = preprocessing.box(box, whole)
+        if seen is not None:
+            inside[int(seen.top) : round(seen.bottom + 0.5), int(seen.left) : round(seen.right + 0.5)] = 1
+    return inside
+
+
+def _share_outside(examined: Examined, sample: Sample, label: int, inside: Tensor) -> float:
+    like = examined.model.classifier.support_vectors
+    view = to_tensor(examined.model.config.preprocessing(read_image(sample.path))).to(like)
+    maps = examined.model.classifier.explain(view[None], torch.tensor([label], device=like.device)).maps[0].cpu()
+    positive = maps.clamp(min=0)
+    return ((positive * (1 - inside)).sum() / positive.sum().clamp_min(1e-12)).item()
