@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check clean
+.PHONY: demo test check browser clean
 
 demo: $(READY)
 	$(BIN)/sic demo --out runs/demo
@@ -18,7 +18,14 @@ check: $(READY)
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n 2
 
-test: check
+# Chromium, for the tests of the web pages: installed where it is missing and that is possible.
+browser:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+		test "$$(id -u)" = 0 && command -v apt-get && apt-get -qq update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium; } || \
+		echo "There is no Chromium and it cannot be installed here: the web pages are not tested."
+
+test: check browser
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -m slow -n 0
 
 $(READY): pyproject.toml constraints.txt

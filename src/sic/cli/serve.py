@@ -1,5 +1,8 @@
 """`sic serve`: look at images, their reasons and the model's cases in a web browser."""
 
+import contextlib
+import socket
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +17,7 @@ SHORTEST_TOKEN = 12
 
 def serve(
     model: Annotated[Path, typer.Argument(help="A model directory.")],
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")] = LOCAL[
         0
     ],
@@ -57,10 +60,9 @@ def serve(
         ERR.print(f"{tests} The viewer shows uploaded images only.", markup=False)
     engine = Engine(loaded, model.resolve().name, None if isinstance(tests, str) else tests)
     names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
+    listening = _listen(host, port)
     config = uvicorn.Config(
         create_app(engine, Desk(model, engine, host in LOCAL or allow_edits), limits, token, names),
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,  # addresses would name images
         server_header=False,
@@ -68,12 +70,21 @@ def serve(
         timeout_keep_alive=10,
     )
     shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{port}/"
+    address = f"http://{shown}:{listening.getsockname()[1]}/"
     if json:
         print_json({"address": address, "model": str(model), "token": token is not None})
+        sys.stdout.flush()
     else:
         ERR.print(f"{address}{'?token=…' if token else ''} shows {model}; Ctrl-C ends it.", markup=False)
-    uvicorn.Server(config).run()
+    with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+        uvicorn.Server(config).run([listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise SicError(f"--host {host} --port {port} cannot be used ({error.strerror}); choose another port.") from None
 
 
 def _refuse_open_doors(host: str, token: str | None, no_token: bool) -> None:

@@ -69,22 +69,22 @@ class Guard:
             return _no(403, "Requests from other web pages are not answered.")
         if self.token is None or scope["path"] in OPEN:
             return None
+        asked = parse_qsl(scope["query_string"].decode("latin-1"))
+        if scope["method"] == "GET" and self._is_token(dict(asked).get("token", "")):
+            return self._let_in(scope["path"], [(name, value) for name, value in asked if name != "token"])
         given = headers.get("authorization", "").removeprefix("Bearer ")
         if self._is_token(given) or self._is_token(_cookie(headers)):
             return None
-        return self._door(scope, headers)
-
-    def _door(self, scope: Scope, headers: Headers) -> Response:
-        """A link with ?token=… lets a browser in: the token moves to a cookie that scripts cannot read."""
-        asked = parse_qsl(scope["query_string"].decode("latin-1"))
-        rest = [(name, value) for name, value in asked if name != "token"]
-        if scope["method"] == "GET" and self.token and self._is_token(dict(asked).get("token", "")):
-            target = scope["path"] + (f"?{urlencode(rest)}" if rest else "")
-            response = RedirectResponse("/" + target.lstrip("/"), 303)
-            response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
-            return response
         sentence = "This server needs its token: open /?token=… in a browser, or send Authorization: Bearer …."
         return _no(401, sentence, {"WWW-Authenticate": "Bearer"})
+
+    def _let_in(self, path: str, query: list[tuple[str, str]]) -> Response:
+        """A link with ?token=… lets a browser in: the token moves to a cookie that scripts cannot read."""
+        assert self.token is not None
+        target = "/" + path.lstrip("/") + (f"?{urlencode(query)}" if query else "")  # never //elsewhere
+        response = RedirectResponse(target, 303)
+        response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+        return response
 
     def _is_token(self, given: str) -> bool:
         return self.token is not None and hmac.compare_digest(given.encode(), self.token.encode())

@@ -147,8 +147,10 @@ def decode(upload: Upload, limits: Limits) -> Image.Image:
                 _refuse_many_pixels(upload.name, image.size, limits)
                 return upright_rgb(image)
     except UnreadableImage as error:
-        told = f"it is not one of {KNOWN}" if str(error) == "not an image" else str(error)
-        raise Refused(415 if str(error) == "not an image" else 422, f"{upload.name} cannot be used: {told}.") from None
+        told = str(error)
+        status = 413 if told.startswith("too many pixels") else 415 if told == "not an image" else 422
+        told = f"it is not one of {KNOWN}" if status == 415 else told
+        raise Refused(status, f"{upload.name} cannot be used: {told}.") from None
 
 
 def _dicom(upload: Upload, limits: Limits) -> Image.Image:
