@@ -47,6 +47,8 @@ def serve(
     except ImportError:
         raise SicError("The viewer needs FastAPI: pip install 'sic[serve]'.") from None
 
+    from PIL import Image
+
     from sic.model import load
     from sic.serve.desk import Desk
     from sic.serve.engine import Engine
@@ -60,6 +62,8 @@ def serve(
         ERR.print(f"{tests} The viewer shows uploaded images only.", markup=False)
     engine = Engine(loaded, model.resolve().name, None if isinstance(tests, str) else tests)
     names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
+    # Pictures inside other files (DICOM) are decoded by Pillow on its own; it refuses twice this number.
+    Image.MAX_IMAGE_PIXELS = limits.pixels // 2
     listening = _listen(host, port)
     config = uvicorn.Config(
         create_app(engine, Desk(model, engine, host in LOCAL or allow_edits), limits, token, names),

@@ -10,13 +10,11 @@ from matplotlib.text import Text
 from torch import Tensor
 
 from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
-from sic.explain.picture import over_white, rgba, smoothed, symmetric_limit
+from sic.explain.picture import over_white, rgba, smoothed, strength, symmetric_limit
 from sic.explain.prose import answer, percent
 
 BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
 PANEL, TOP = 2.0, 0.55  # inches
-FULL_STRENGTH = 0.5
-"""Sum of contributions from which on a picture is drawn in full colour."""
 LEGEND = (
     "Red raises the score, blue lowers it. Colour pictures show the colours that the model looks for, "
     "strong where they counted. All pictures are as the model sees them."
@@ -147,14 +145,9 @@ def _picture(axes: Axes, pixels: object, title: str) -> None:
     axes.set_axis_off()
 
 
-def _strength(maps: Tensor) -> float:
-    """Pictures are scaled to their own content; where there is hardly any, they fade."""
-    return min(1.0, maps.sum().abs().item() / FULL_STRENGTH)
-
-
 def _weights(axes: Axes, weights: Tensor, maps: Tensor, title: str) -> None:
     picture = rgba(weights[None], maps[None])[0]
-    picture[3] *= _strength(maps)
+    picture[3] *= strength(maps)
     _picture(axes, over_white(picture), title)
     axes.set_axis_on()
     axes.set_xticks([])
@@ -167,9 +160,9 @@ def _signed(axes: Axes, image: Tensor, maps: Tensor, title: str) -> None:
     """Signed contributions over a pale grey copy of the image."""
     grey = (0.6 + 0.4 * image.mean(dim=0)).cpu().numpy()
     drawn = smoothed(maps[None])[0]
-    limit = symmetric_limit(drawn) / max(_strength(maps), 1e-6)
+    limit = symmetric_limit(drawn) / max(strength(maps), 1e-6)
     axes.imshow(grey, cmap="gray", vmin=0, vmax=1)
-    strength = (drawn.abs() / limit).clamp(0, 1).cpu().numpy()
-    axes.imshow(drawn.cpu().numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, alpha=strength**0.7)
+    opacity = (drawn.abs() / limit).clamp(0, 1).cpu().numpy()
+    axes.imshow(drawn.cpu().numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, alpha=opacity**0.7)
     axes.set_title(title, fontsize=9)
     axes.set_axis_off()

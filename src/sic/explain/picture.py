@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 SMOOTHING = 9
+FULL_STRENGTH = 0.5
+"""Sum of contributions from which on a picture is drawn in full colour."""
 
 
 def alpha(weights: Tensor, maps: Tensor, smooth: bool = True) -> Tensor:
@@ -34,6 +36,11 @@ def over_white(picture: Tensor) -> NDArray[np.float32]:
     opacity = picture[3:]
     array: NDArray[np.float32] = (picture[:3] * opacity + 1 - opacity).permute(1, 2, 0).float().cpu().numpy()
     return array
+
+
+def strength(maps: Tensor) -> float:
+    """Pictures are scaled to their own content; where there is hardly any, they fade: 0 to 1."""
+    return min(1.0, maps.sum().abs().item() / FULL_STRENGTH)
 
 
 def symmetric_limit(maps: Tensor) -> float:

@@ -42,8 +42,10 @@ class Desk:
 
         try:
             clinic = Clinic(self.folder, progress=progress)
-        except (SicError, OSError) as error:
-            self.state, self.error = "failed", str(error)
+        except Exception as error:  # whatever it is, the page must not wait for ever
+            known = isinstance(error, SicError)
+            self.error = str(error) if known else f"The clinic cannot be opened ({type(error).__name__}: {error})."
+            self.state = "failed"
             return
         self._samples = {sample.id: sample for split in clinic.examined.splits.values() for sample in split}
         self._clinic = clinic

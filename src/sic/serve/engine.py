@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from sic.explain import Explanation, look, own_contributions, rgba
+from sic.explain.picture import strength
 from sic.methods import Contributions
 from sic.model import Model, Prediction
 from sic.serve.limits import Refused
@@ -20,6 +21,8 @@ from sic.serve.testset import TestSet
 
 KEPT = 48
 """Supports whose contributions are kept in memory."""
+MOST = 8
+"""Classes explained at once."""
 RELYING = 24
 """Images named as relying on a support."""
 
@@ -35,6 +38,13 @@ def png(pixels: Tensor) -> bytes:
 def float32(maps: Tensor) -> bytes:
     """Little-endian float32, row by row."""
     return maps.detach().cpu().numpy().astype("<f4").tobytes()
+
+
+def colours(contributions: Contributions) -> Tensor:
+    """The colours that the model looks for, 4×H×W: pale where there is hardly any evidence."""
+    picture = rgba(contributions.weights[None], contributions.maps[None])[0]
+    picture[3] *= strength(contributions.maps)
+    return picture
 
 
 def text64(data: bytes) -> str:
@@ -92,7 +102,12 @@ class Engine:
         for wanted in classes:
             if wanted not in known:
                 raise Refused(422, f"The model has no class {wanted!r}; /api/v1/model lists them.")
-        names = list(dict.fromkeys(classes)) or self.model.predict(view).labels
+        names = list(dict.fromkeys(classes))
+        if len(names) > MOST:
+            raise Refused(422, f"At most {MOST} classes are explained at once.")
+        if not names:
+            prediction = self.model.predict(view)
+            names = sorted(prediction.labels, key=lambda label: -prediction.probabilities[label])[:MOST]
         labels = {known.index(label) for label in names}
         indices = [i for i, support in enumerate(self.model.supports) if support.label in labels]
         own = {i: found for i in indices if (found := self.own(i)) is not None}
@@ -111,9 +126,7 @@ class Engine:
                 "constant": contributions.constant.item(),
                 "residual": contributions.residual.item(),
                 "map": text64(float32(contributions.maps)) if maps else None,
-                "picture": text64(png(rgba(contributions.weights[None], contributions.maps[None])[0]))
-                if pictures
-                else None,
+                "picture": text64(png(colours(contributions))) if pictures else None,
                 "cases": [
                     {
                         "support": case.index,
@@ -192,8 +205,7 @@ class Engine:
         return float32(self._shown(index).maps)
 
     def support_picture(self, index: int) -> bytes:
-        own = self._shown(index)
-        return png(rgba(own.weights[None], own.maps[None])[0])
+        return png(colours(self._shown(index)))
 
     def _shown(self, index: int) -> Contributions:
         own = self.own(index)

@@ -6,10 +6,10 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-from sic.explain import ClassExplanation, Explanation, SupportCase, rgba
-from sic.explain.picture import smoothed, symmetric_limit
+from sic.explain import ClassExplanation, Explanation, SupportCase
+from sic.explain.picture import smoothed, strength, symmetric_limit
 from sic.explain.prose import answer, percent
-from sic.serve.engine import Engine, png, text64
+from sic.serve.engine import Engine, colours, png, text64
 from sic.version import __version__
 
 RED, BLUE = (0.698, 0.094, 0.169), (0.129, 0.400, 0.675)
@@ -20,9 +20,9 @@ def overlay(image: Tensor, maps: Tensor) -> Tensor:
     """Signed contributions H×W over a pale grey copy of the image 3×H×W; 3×H×W."""
     grey = (0.6 + 0.4 * image.mean(dim=0)).expand_as(image)
     drawn = smoothed(maps[None])[0]
-    strength = (drawn.abs() / symmetric_limit(drawn)).clamp(0, 1) ** 0.7
+    opacity = (drawn.abs() / symmetric_limit(drawn) * strength(maps)).clamp(0, 1) ** 0.7
     colour = torch.where(drawn[None] > 0, image.new_tensor(RED)[:, None, None], image.new_tensor(BLUE)[:, None, None])
-    return grey * (1 - strength) + colour * strength
+    return grey * (1 - opacity) + colour * opacity
 
 
 def page(engine: Engine, explanation: Explanation) -> str:
@@ -60,7 +60,6 @@ sees them. This file contains the image and training images of the model: pass i
 
 def _class(explanation: Explanation, found: ClassExplanation) -> str:
     contributions = found.contributions
-    recognised = rgba(contributions.weights[None], contributions.maps[None])[0]
     verdict = "yes" if found.logit >= 0 else "no"
     rows = "".join(
         f"<tr><th scope='row'>{label}</th><td>{value:+.2f}</td></tr>"
@@ -78,7 +77,7 @@ def _class(explanation: Explanation, found: ClassExplanation) -> str:
 <div class="row">
 {_figure(explanation.image, "The image", "The image as the model sees it")}
 {_figure(signed, f"For (red) and against (blue) {name}", f"Where evidence for {name} lies")}
-{_figure(recognised, "What the model recognised", f"Colours that the model looks for in {name}")}
+{_figure(colours(contributions), "What the model recognised", f"Colours that the model looks for in {name}")}
 <table><caption>The score is a sum; above 0 is a yes</caption>{rows}</table>
 </div>
 <h3>The training images it was compared with</h3>
@@ -90,9 +89,8 @@ def _case(case: SupportCase, letter: str) -> str:
     title = f"Case {letter}: {escape(case.support.source)}, adds {case.evidence:+.2f}"
     if case.image is None or case.own is None:
         return f"<p>{title} (its image was not kept with the model)</p>"
-    remembered = rgba(case.own.weights[None], case.own.maps[None])[0]
     return f"""<div>{_figure(case.image, title, f"Training image {escape(case.support.source)}")}
-{_figure(remembered, "What the model remembers of it", f"Colours that case {letter} is made of")}</div>"""
+{_figure(colours(case.own), "What the model remembers of it", f"Colours that case {letter} is made of")}</div>"""
 
 
 def _figure(picture: Tensor, caption: str, words: str) -> str:

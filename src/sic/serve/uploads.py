@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import logging
 import warnings
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
@@ -12,6 +13,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from sic.data.images import UnreadableImage, reasons, upright_rgb
 from sic.serve.limits import Limits, Refused
+
+for talkative in ("PIL", "pydicom", "python_multipart"):
+    logging.getLogger(talkative).setLevel(logging.CRITICAL)  # they quote what is wrong with an upload
 
 Image.init()
 FORMATS: list[str] = [
@@ -151,6 +155,10 @@ def decode(upload: Upload, limits: Limits) -> Image.Image:
         status = 413 if told.startswith("too many pixels") else 415 if told == "not an image" else 422
         told = f"it is not one of {KNOWN}" if status == 415 else told
         raise Refused(status, f"{upload.name} cannot be used: {told}.") from None
+    except Refused:
+        raise
+    except Exception:  # decoders fail in any way on files that were made to break them
+        raise Refused(422, f"{upload.name} cannot be used: it cannot be decoded.") from None
 
 
 def _dicom(upload: Upload, limits: Limits) -> Image.Image:

@@ -7,6 +7,7 @@ import { openRelying } from "/static/tests.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const PAIRS = 10;
+const MANY = 40;  // classes in the table
 let described;
 let mode = "signed";
 const redraw = [];  // of the cases that are in view
@@ -62,7 +63,22 @@ function sheet(supports) {
 // Light to dark blue: the same order for every kind of colour blindness, and in grey.
 const shade = (share) => [247, 251, 255].map((light, c) => light + ([8, 48, 107][c] - light) * share);
 
-function alike(matrix, classes, rows) {
+/** Pairs of classes, the most alike first: [similarity, row, column]. */
+function ranked(matrix) {
+  const pairs = [];
+  for (let r = 0; r < matrix.length; r++) {
+    for (let c = r + 1; c < matrix.length; c++) pairs.push([Math.max(matrix[r][c] ?? -Infinity, matrix[c][r] ?? -Infinity), r, c]);
+  }
+  return pairs.sort((a, b) => b[0] - a[0]);
+}
+
+function alike(everything, names, rows) {
+  const pairs = ranked(everything);
+  byId("pairs").replaceChildren(...pairs.slice(0, PAIRS).map(([value, r, c]) => make("li", { textContent: `${names[r]} and ${names[c]}: ${value.toFixed(2)}` })));
+  const picked = names.length <= MANY ? names.map((_, i) => i) : [...new Set(pairs.flatMap(([, r, c]) => [r, c]))].slice(0, MANY).sort((a, b) => a - b);
+  const classes = picked.map((i) => names[i]), matrix = picked.map((r) => picked.map((c) => everything[r][c]));
+  byId("alike-some").hidden = names.length <= MANY;
+  byId("alike-some").textContent = `Shown: the ${MANY} of ${names.length} classes that are most alike.`;
   const values = matrix.flat().filter((value) => value !== null);
   const low = Math.min(0, ...values), high = Math.max(...values, low + 1e-9);
   byId("alike-low").textContent = low.toFixed(1);
@@ -86,14 +102,6 @@ function alike(matrix, classes, rows) {
       return cell;
     }))));
   byId("alike").replaceChildren(head, body);
-  const pairs = [];
-  for (let r = 0; r < classes.length; r++) {
-    for (let c = 0; c < classes.length; c++) {
-      if (r < c) pairs.push([Math.max(matrix[r][c] ?? -Infinity, matrix[c][r] ?? -Infinity), classes[r], classes[c]]);
-    }
-  }
-  pairs.sort((a, b) => b[0] - a[0]);
-  byId("pairs").replaceChildren(...pairs.slice(0, PAIRS).map(([value, first, second]) => make("li", { textContent: `${first} and ${second}: ${value.toFixed(2)}` })));
 }
 
 function plane(overview) {

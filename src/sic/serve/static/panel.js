@@ -16,11 +16,11 @@ export async function decode(found, size) {
   };
 }
 
-function legend() {
+function legend(meaning = "blue lowers the score, red raises it") {
   const scale = make("canvas", { "aria-hidden": "true" });
   drawScale(scale);
   const low = make("span", { className: "number" }), high = make("span", { className: "number" });
-  const words = make("span", { className: "words", textContent: "blue lowers the score, red raises it (per pixel; stronger ones are drawn as the ends)" });
+  const words = make("span", { className: "words", textContent: `${meaning} (per pixel; stronger ones are drawn as the ends)` });
   return { box: make("div", { className: "legend" }, low, scale, high, words), low, high };
 }
 
@@ -144,7 +144,7 @@ export function difference(first, second, context) {
   const map = first.map.map((value, i) => value - second.map[i]);
   const ready = prepare(map, context.size);
   const { box: place, canvas } = stage(context.region, `Where ${first.name} and ${second.name} differ`, context.touch);
-  const scale = legend();
+  const scale = legend(`blue: more for ${second.name}, red: more for ${first.name}`);
   scale.low.textContent = `−${ready.limit.toPrecision(2)}`;
   scale.high.textContent = `+${ready.limit.toPrecision(2)}`;
   const words = make("p", { className: "region" });
@@ -156,7 +156,7 @@ export function difference(first, second, context) {
     make("div", { className: "body" }, make("div", {}, place, scale.box),
       make("div", {},
         make("p", { textContent: `${ahead.name} scores ${signed(ahead.logit)}, ${behind.name} ${signed(behind.logit)}: ${ahead.name} leads by ${Math.abs(gap).toFixed(2)}.` }),
-        make("p", { textContent: `Red: what speaks more for ${first.name} than for ${second.name}. Blue: the other way round.` }), words)));
+        make("p", { textContent: `Red parts of the image speak more for ${first.name} than for ${second.name}, blue ones the other way round. All parts together make the lead.` }), words)));
   return {
     box,
     sum(mask) {
