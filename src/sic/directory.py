@@ -117,7 +117,7 @@ def save(model: SavedModel, folder: Path) -> None:
     staging.mkdir(parents=True)
     try:
         _write(model, staging)
-        for file in staging.rglob("*.*"):
+        for file in _files(staging):
             with file.open("rb") as written:
                 os.fsync(written.fileno())
         staging.replace(folder / NEXT)  # from here on the new model counts
@@ -134,13 +134,17 @@ def finish_saving(folder: Path) -> None:
     staged = folder / NEXT
     if not staged.is_dir():
         return
-    for file in sorted(path for path in staged.rglob("*") if path.is_file()):
+    for file in _files(staged):
         place = folder / file.relative_to(staged)
         place.parent.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):
             file.replace(place)
     remove_unlisted(folder / SUPPORTS)
     shutil.rmtree(staged, ignore_errors=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _write(model: SavedModel, folder: Path) -> None:

@@ -37,6 +37,24 @@ def test_against_all_assignments(number: int, seed: int) -> None:
         assert set(chosen.tolist()) == nearest
 
 
+@pytest.mark.parametrize("pinned", [[5], [2, 7], [0, 1, 2]])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_pinned_take_a_centroid_each_and_the_others_are_filled_as_ever(pinned: list[int], seed: int) -> None:
+    points = latents(8, seed=seed)
+    centroids = KMeans(3, n_init=4, random_state=seed).fit(points).cluster_centers_.astype(np.float64)
+    chosen = select_class(points, 3, seed, pinned)
+    assert set(pinned) <= set(chosen.tolist()) and len(set(chosen.tolist())) == 3
+    # First the pinned choose their centroids, then the free rows fill what is left, each time as cheaply as can be.
+    taken = min(
+        itertools.permutations(range(3), len(pinned)),
+        key=lambda order: sum(np.linalg.norm(centroids[c] - points[r]) for c, r in zip(order, pinned, strict=True)),
+    )
+    left = np.delete(centroids, taken, axis=0)
+    free = [row for row in range(8) if row not in pinned]
+    best = min(itertools.combinations(free, 3 - len(pinned)), key=lambda rows: cost(rows, left, points))
+    assert set(chosen.tolist()) == {*pinned, *best}
+
+
 def test_two_centroids_do_not_end_in_the_same_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both centroids are nearest to row 0; the second best of one of them is closer."""
     points = np.array([[0.0], [3.0], [-10.0]], np.float32)

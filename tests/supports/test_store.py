@@ -39,6 +39,12 @@ def test_supports_come_back_bit_for_bit(folder: Path) -> None:
         np.testing.assert_array_equal(read.image, written.image)
 
 
+def test_pins_are_kept(tmp_path: Path) -> None:
+    pinned = [Support(s.label, s.source, None, number == 1) for number, s in enumerate(supports())]
+    write_supports(pinned, tmp_path)
+    assert read_supports(tmp_path) == pinned
+
+
 def test_images_can_be_left_out(tmp_path: Path) -> None:
     hidden = [Support(s.label, s.source, None) for s in supports()]
     write_supports(hidden, tmp_path)

@@ -240,18 +240,18 @@ def _tell(clinic: "Clinic", outcome: "Outcome", action: str, preview: bool, json
     for change in changes or ["The supports are the same images as before."]:
         OUT.print(change, markup=False)
     score, name = ("map", "Mean average precision") if multi else ("accuracy", "Accuracy")
-    number = len(outcome.flips)
-    OUT.print(
-        f"{name} {outcome.before[score]:.1%} → {outcome.after[score]:.1%} on {outcome.before['images']} validation "
-        f"images; {number} of them {'gets' if number == 1 else 'get'} another answer.",
-        markup=False,
-    )
+    before, after, number = outcome.before, outcome.after, len(outcome.flips)
+    figures = f"{name} {before[score]:.1%} → {after[score]:.1%}"
+    if not multi:
+        figures += f" (balanced {before['balanced_accuracy']:.1%} → {after['balanced_accuracy']:.1%})"
+    changed = f"{number} of them {'gets' if number == 1 else 'get'} another answer"
+    OUT.print(f"{figures} on {before['images']} validation images; {changed}.", markup=False)
     worse, better = ("more labels wrong", "more labels right") if multi else ("now wrong", "now right")
     for direction, words in (("to_wrong", worse), ("to_right", better)):
         flips = [flip for flip in outcome.flips if flip.direction == direction]
         for flip in flips[:SHOWN]:
-            before, after = _names(flip.before), _names(flip.after)
-            OUT.print(f"  {words}: {flip.id} ({_names(flip.truth)}): {before} → {after}", markup=False)
+            answers = f"{_names(flip.before)} → {_names(flip.after)}"
+            OUT.print(f"  {words}: {flip.id} ({_names(flip.truth)}): {answers}", markup=False)
         if len(flips) > SHOWN:
             OUT.print(f"  {words}: {len(flips) - SHOWN} more", markup=False)
     if same := len(outcome.ids("neither")):

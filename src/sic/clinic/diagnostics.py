@@ -16,6 +16,7 @@ from sic.clinic.pixels import background, negative_mass
 from sic.data.dataset import Progress
 
 NEIGHBOURS = 10
+"""Training images that a support is compared with; fewer where its class has no more."""
 MAJORITY = 0.6
 """Share of a support's nearest training images that belong to one other class. In the demo at most 0.4 (birds that lack
 parts); a support of the wrong class has 0.9 to 1."""
@@ -58,29 +59,31 @@ def strangers(examined: Examined, commands: Commands) -> list[Finding]:
     """Supports whose image shows another class, or that lie among the training images of another class."""
     samples = [sample for sample in examined.splits["train"] if len(sample.labels) == 1]
     labels = {sample.id: sample.labels[0] for sample in samples}
+    sizes = Counter(labels.values())
     overlap = _overlap(examined, examined.latents.of([sample.id for sample in samples]))
     found = []
     for index, case in enumerate(examined.cases):
-        nearest = overlap[index].topk(min(NEIGHBOURS + 1, len(samples))).indices.tolist()
-        near = [samples[row] for row in nearest if samples[row].id != case.source][:NEIGHBOURS]
+        number = min(NEIGHBOURS, max(1, sizes[case.label] - 1))
+        nearest = overlap[index].topk(min(number + 1, len(samples))).indices.tolist()
+        near = [samples[row] for row in nearest if samples[row].id != case.source][:number]
         others = Counter(sample.labels[0] for sample in near if sample.labels[0] != case.label)
-        other, number = others.most_common(1)[0] if others else (case.label, 0)
+        other, theirs = others.most_common(1)[0] if others else (case.label, 0)
         truth = labels.get(case.source, case.label)
         reasons = [f"the data says {examined.classes[truth]}"] if truth != case.label else []
-        if near and number >= MAJORITY * len(near):
-            reasons.append(f"of the {len(near)} training images most like it {number} are {examined.classes[other]}")
+        if near and theirs >= MAJORITY * len(near):
+            reasons.append(f"of the {len(near)} training images most like it {theirs} are {examined.classes[other]}")
         if not reasons:
             continue
         found.append(
             Finding(
-                "A support of the wrong class",
+                "A support of the wrong class" if truth != case.label else "A support among another class",
                 "serious",
                 f"Support {index} ({case.source}) stands for {examined.classes[case.label]}, but "
                 f"{' and '.join(reasons)}.",
                 _exchange(examined, commands, index),
                 [index],
                 [case.source, *(sample.id for sample in near if sample.labels[0] == other)],
-                {"share_of_other_class": number / max(len(near), 1), "limit": MAJORITY},
+                {"share_of_other_class": theirs / max(len(near), 1), "limit": MAJORITY},
             )
         )
     return found

@@ -41,10 +41,10 @@ def standing(records: Sequence[Record]) -> list[Record]:
 
 
 def taken_out(records: Sequence[Record]) -> set[tuple[str, str]]:
-    """Classes and the images that the user did not want as their supports."""
-    return {
-        (record.label, source)
-        for record in standing(records)
-        if record.action in ("drop", "replace")
-        for source in record.removed
-    }
+    """Classes and the images that the user did not want as their supports, and has not put back since."""
+    out: set[tuple[str, str]] = set()
+    for record in standing(records):
+        if record.action in ("drop", "replace"):
+            out |= {(record.label, source) for source in record.removed}
+        out -= {(record.label, source) for source in record.added}
+    return out

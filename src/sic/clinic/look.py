@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from sic.clinic.examined import Examined
+from sic.data.labels import split_targets, targets
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,11 @@ def describe(examined: Examined) -> list[SupportInfo]:
         if answered[:, label].any():
             winners = evidence[answered[:, label]][:, own].argmax(dim=1)
             strongest[own] = winners.bincount(minlength=len(own))
+    shows = split_targets(targets(samples, len(examined.classes)))[0].bool()
     training = {sample.id: sample for sample in examined.splits["train"]}
     result = []
     for index, case in enumerate(examined.cases):
-        shows = torch.tensor([case.label in sample.labels for sample in samples])
+        mine = evidence[shows[:, case.label], index]
         source = training.get(case.source)
         result.append(
             SupportInfo(
@@ -74,7 +76,7 @@ def describe(examined: Examined) -> list[SupportInfo]:
                 case.source,
                 case.pinned,
                 None if source is None else examined.names(source),
-                evidence[shows, index].mean().item() if shows.any() else 0.0,
+                mine.mean().item() if len(mine) else 0.0,
                 int(strongest[index]),
             )
         )

@@ -92,14 +92,13 @@ def _selected(
     ids = [
         sample.id
         for sample in examined.splits["train"]
-        if sample.labels == (label,) and sample.id not in fixed and (label, sample.id) not in unwanted
+        if sample.id in fixed or (sample.labels == (label,) and (label, sample.id) not in unwanted)
     ]
-    if len(ids) + len(pinned) < number:
-        raise SicError(f"{name} has {len(ids) + len(pinned)} images that can be supports, not {number}.")
-    ids = [*ids, *(case.source for case in pinned if case.source in examined.latents.rows)]
-    own = [position for position, id in enumerate(ids) if id in fixed]
-    lost = len(pinned) - len(own)
+    rows_fixed = [row for row, id in enumerate(ids) if id in fixed]
+    lost = len(pinned) - len(rows_fixed)  # pinned supports whose images are gone
+    if len(ids) + lost < number:
+        raise SicError(f"{name} has {len(ids) + lost} images that can be supports, not {number}.")
     seed = int(examined.model.config.training.get("seed", 0))
     latents = np.asarray(examined.latents.of(ids), dtype=np.float32)
-    rows = select_class(latents, number - lost, seed, own)
+    rows = select_class(latents, number - lost, seed, rows_fixed)
     return [*pinned, *(Case(label, ids[row]) for row in rows.tolist() if ids[row] not in fixed)]
