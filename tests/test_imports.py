@@ -25,12 +25,13 @@ USES: dict[str, set[str]] = {
     "clinic": {"methods", "supports", "data", "directory", "explain", "evaluate", "errors", "version"},
 }
 USES["model"] = set(USES)
-USES["serve"] = set(USES)
+USES["report"] = set(USES)
+USES["serve"] = set(USES) - {"report"}
 USES["cli"] = set(USES)
 TOP = {"__init__", "__main__"}
 """The package's front doors: the lazy names of `sic` and `python -m sic`."""
 
-HEAVY_FROM_START = {"lightning", "matplotlib", "fastapi", "pydicom", "optuna"}
+HEAVY_FROM_START = {"lightning", "matplotlib", "fastapi", "jinja2", "pydicom", "optuna"}
 
 
 def rooms(file: Path) -> tuple[str, set[str]]:

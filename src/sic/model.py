@@ -93,12 +93,14 @@ class Model:
     def predict_many(self, images: Sequence[ImageInput]) -> list[Prediction]:
         """Classify several images in one pass."""
         evidence = self.classifier.evidence(self.classifier.encoder(torch.stack([self.tensor(i) for i in images])))
-        probabilities = self.classifier.logits(evidence).sigmoid()
-        return [self._prediction(e, p) for e, p in zip(evidence, probabilities, strict=True)]
+        scores = self.classifier.logits(evidence)
+        return [self._prediction(e, s) for e, s in zip(evidence, scores, strict=True)]
 
-    def _prediction(self, evidence: Tensor, probabilities: Tensor) -> Prediction:
+    def _prediction(self, evidence: Tensor, scores: Tensor) -> Prediction:
+        probabilities = scores.sigmoid()
         found = (probabilities >= 0.5).nonzero()[:, 0].tolist()
-        labels = found if self.config.task == "multi" else [int(probabilities.argmax())]
+        # Not by probability: those of very sure answers are all 1 in 32 bits.
+        labels = found if self.config.task == "multi" else [int(scores.argmax())]
         ranked = evidence.argsort(descending=True).tolist()
         return Prediction(
             [self.classes[label] for label in labels],

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from sic.cli import data, demo, explain, predict, search, serve, supports, train, verify
+from sic.cli import data, demo, explain, predict, report, search, serve, supports, train, verify
 from sic.errors import SicError
 from sic.version import __version__
 
@@ -26,6 +26,7 @@ app.command("search")(search.search)
 app.command("predict")(predict.predict)
 app.command("explain")(explain.explain)
 app.command("verify")(verify.verify)
+app.command("report")(report.report)
 app.command("serve")(serve.serve)
 app.add_typer(data.app, name="data")
 app.add_typer(supports.app, name="supports")

@@ -73,25 +73,14 @@ def verify(
 
 def _images(model: Path, data: str | None, card: dict[str, Any], talker: Talker) -> tuple[str, list[Path]]:
     """The test images of a dataset (else validation, else training); or simply the images in a folder."""
-    import sic.data
     from sic.cli.files import image_files
-    from sic.data.source import BUILT_IN
+    from sic.cli.own_data import open_data
 
-    arguments: dict[str, Any] = {"where": data}
-    if data is None:
-        from sic.directory import RUN, read_run
-
-        # Without the record of its run a copied model only knows what its data was called.
-        copied = not (model / RUN).is_file() and card.get("name") == BUILT_IN
-        arguments = {"where": BUILT_IN} if copied else read_run(model)["data"]["opened_with"]
-        data = str(arguments["where"])
-        if data != BUILT_IN and not Path(data).exists():
-            raise SicError(
-                f"The data that {model} was trained on is not at {data}; name images: sic verify {model} DATA."
-            )
     try:
-        opened = sic.data.open(progress=talker.progress("drawing birds"), **arguments)
+        opened = open_data(model, data, card, talker, "verify")
     except SicError:
+        if data is None:
+            raise
         return data, image_files([Path(data)])
     if opened.layout == "class folders":
         return opened.name, image_files([opened.root])

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from torch import Tensor
 
 from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
-from sic.explain.picture import over_white, rgba, smoothed, strength, symmetric_limit
+from sic.explain.picture import over_white, rgba, signed, strength
 from sic.explain.prose import answer, percent
 
 BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
@@ -157,12 +157,4 @@ def _weights(axes: Axes, weights: Tensor, maps: Tensor, title: str) -> None:
 
 
 def _signed(axes: Axes, image: Tensor, maps: Tensor, title: str) -> None:
-    """Signed contributions over a pale grey copy of the image."""
-    grey = (0.6 + 0.4 * image.mean(dim=0)).cpu().numpy()
-    drawn = smoothed(maps[None])[0]
-    limit = symmetric_limit(drawn) / max(strength(maps), 1e-6)
-    axes.imshow(grey, cmap="gray", vmin=0, vmax=1)
-    opacity = (drawn.abs() / limit).clamp(0, 1).cpu().numpy()
-    axes.imshow(drawn.cpu().numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, alpha=opacity**0.7)
-    axes.set_title(title, fontsize=9)
-    axes.set_axis_off()
+    _picture(axes, signed(maps, image)[0], title)

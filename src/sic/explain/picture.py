@@ -9,6 +9,22 @@ from torch import Tensor
 SMOOTHING = 9
 FULL_STRENGTH = 0.5
 """Sum of contributions from which on a picture is drawn in full colour."""
+RED_BLUE = np.array(
+    [
+        [5, 48, 97],
+        [33, 102, 172],
+        [67, 147, 195],
+        [146, 197, 222],
+        [209, 229, 240],
+        [247, 247, 247],
+        [253, 219, 199],
+        [244, 165, 130],
+        [214, 96, 77],
+        [178, 24, 43],
+        [103, 0, 31],
+    ]
+)
+"""ColorBrewer's RdBu from -1 to 1: told apart by those who do not see red and green."""
 
 
 def alpha(weights: Tensor, maps: Tensor, smooth: bool = True) -> Tensor:
@@ -39,8 +55,25 @@ def over_white(picture: Tensor) -> NDArray[np.float32]:
 
 
 def strength(maps: Tensor) -> float:
-    """Pictures are scaled to their own content; where there is hardly any, they fade: 0 to 1."""
+    """Pictures are scaled to their own content; where there is hardly any, they fade."""
     return min(1.0, maps.sum().abs().item() / FULL_STRENGTH)
+
+
+def red_blue(values: NDArray[np.floating]) -> NDArray[np.float32]:
+    """… in [-1, 1] → …×3 colours in [0, 1]: blue below zero, red above."""
+    stops = np.linspace(-1, 1, len(RED_BLUE))
+    channels = [np.interp(values, stops, channel) for channel in RED_BLUE.T / 255]
+    return np.stack(channels, axis=-1).astype(np.float32)
+
+
+def signed(maps: Tensor, image: Tensor, smooth: bool = True) -> tuple[NDArray[np.float32], float]:
+    """Signed contributions H×W over a pale grey copy of the image 3×H×W: H×W×3, and where the colour scale ends."""
+    drawn = smoothed(maps[None])[0] if smooth else maps
+    limit = symmetric_limit(drawn) / max(strength(maps), 1e-6)
+    scaled = (drawn / limit).clamp(-1, 1).float().cpu().numpy()
+    opacity = np.abs(scaled)[..., None] ** 0.7
+    grey = (0.6 + 0.4 * image.mean(dim=0)).float().cpu().numpy()[..., None]
+    return grey * (1 - opacity) + red_blue(scaled) * opacity, limit
 
 
 def symmetric_limit(maps: Tensor) -> float:

@@ -15,11 +15,13 @@ TOO_MUCH_NEGATIVE = 0.2
 
 
 def percent(probability: float) -> str:
-    """For people: no 0 % and no 100 % that are not exactly that.
+    """For people: no 0 % and no 100 % that are not exactly that, and no 50 % that is not yet a yes.
 
-    >>> percent(0.974), percent(0.9991), percent(0.002)
-    ('97 %', 'over 99 %', 'under 1 %')
+    >>> percent(0.974), percent(0.9991), percent(0.002), percent(0.497)
+    ('97 %', 'over 99 %', 'under 1 %', 'just under 50 %')
     """
+    if 0.495 <= probability < 0.5:
+        return "just under 50 %"
     if 0 < probability < 0.005:
         return "under 1 %"
     if 0.995 <= probability < 1:
@@ -54,12 +56,21 @@ def read(explanation: Explanation) -> str:
     return " ".join([*sentences, _checked(explanation.residual)])
 
 
-def _checked(residual: float) -> str:
-    """Whether the parts add up; a residual of 3e-7 is within 0.000001."""
+def within(residual: float) -> str | None:
+    """The decimal that a residual stays below, None from 0.001 on.
+
+    >>> within(3e-7), within(0.2)
+    ('0.000001', None)
+    """
     digits = next((digits for digits in range(7, 2, -1) if residual <= 10.0**-digits), None)
-    if digits is None:
+    return None if digits is None else f"{10.0**-digits:.{digits}f}"
+
+
+def _checked(residual: float) -> str:
+    """Whether the parts add up."""
+    error = within(residual)
+    if error is None:
         return f"Warning: pixels and bias do not add up to the score (they miss it by {residual:.2g})."
-    error = f"{10.0**-digits:.{digits}f}"
     return f"The arithmetic (not the answer) was checked: pixels and bias add up to the score to within {error}."
 
 

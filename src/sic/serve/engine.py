@@ -78,7 +78,9 @@ class Engine:
             "temperature": config.temperature,
             "supports": len(self.model.supports),
             "figures": config.figures,
-            "tests": None if self.tests is None else {"name": self.tests.name, "images": len(self.tests.samples)},
+            "tests": None
+            if self.tests is None
+            else {"name": self.tests.name, "caution": self.tests.caution, "images": len(self.tests.samples)},
         }
 
     def prediction(self, name: str, prediction: Prediction) -> dict[str, Any]:

@@ -7,22 +7,10 @@ import torch
 from torch import Tensor
 
 from sic.explain import ClassExplanation, Explanation, SupportCase
-from sic.explain.picture import smoothed, strength, symmetric_limit
+from sic.explain.picture import signed
 from sic.explain.prose import answer, percent
 from sic.serve.engine import Engine, colours, png, text64
 from sic.version import __version__
-
-RED, BLUE = (0.698, 0.094, 0.169), (0.129, 0.400, 0.675)
-"""For and against: told apart with every common kind of colour blindness. The same as in the viewer."""
-
-
-def overlay(image: Tensor, maps: Tensor) -> Tensor:
-    """Signed contributions H×W over a pale grey copy of the image 3×H×W; 3×H×W."""
-    grey = (0.6 + 0.4 * image.mean(dim=0)).expand_as(image)
-    drawn = smoothed(maps[None])[0]
-    opacity = (drawn.abs() / symmetric_limit(drawn) * strength(maps)).clamp(0, 1) ** 0.7
-    colour = torch.where(drawn[None] > 0, image.new_tensor(RED)[:, None, None], image.new_tensor(BLUE)[:, None, None])
-    return grey * (1 - opacity) + colour * opacity
 
 
 def page(engine: Engine, explanation: Explanation) -> str:
@@ -71,12 +59,12 @@ def _class(explanation: Explanation, found: ClassExplanation) -> str:
     )
     cases = "".join(_case(case, chr(65 + slot)) for slot, case in enumerate(found.cases))
     name = escape(found.name)
-    signed = overlay(explanation.image, contributions.maps)
+    drawn = torch.from_numpy(signed(contributions.maps, explanation.image)[0]).permute(2, 0, 1)
     return f"""<section>
 <h2>{name}: {escape(percent(found.probability))} ({verdict})</h2>
 <div class="row">
 {_figure(explanation.image, "The image", "The image as the model sees it")}
-{_figure(signed, f"For (red) and against (blue) {name}", f"Where evidence for {name} lies")}
+{_figure(drawn, f"For (red) and against (blue) {name}", f"Where evidence for {name} lies")}
 {_figure(colours(contributions), "What the model recognised", f"Colours that the model looks for in {name}")}
 <table><caption>The score is a sum; above 0 is a yes</caption>{rows}</table>
 </div>

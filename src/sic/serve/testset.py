@@ -12,6 +12,7 @@ from sic.data.dataset import Sample
 from sic.data.images import UnreadableImage
 from sic.directory import RUN, read_run
 from sic.errors import SicError
+from sic.evaluate.held_out import held_out
 from sic.explain import Latents
 from sic.model import Model
 
@@ -20,9 +21,11 @@ BATCH = 16
 
 @dataclass
 class TestSet:
-    """Test images, or else the validation images of the run, and their latents as far as they are known."""
+    """Test images, or else the next fairest ones, and their latents as far as they are known."""
 
     name: str
+    caution: str | None
+    """What keeps them from being a fair test."""
     samples: list[Sample]
     latents: list[Tensor | None] = field(default_factory=list)
     """One per sample looked at so far, d each; None where the file cannot be read."""
@@ -76,10 +79,5 @@ def find(folder: Path, model: Model) -> TestSet | str:
         return f"The model's data cannot be opened ({error})."
     if list(data.classes) != model.classes:
         return f"The data in {data.root} has other classes now than the model."
-    held_out = set(run.get("validation", []))
-    everything = [sample for split in data.splits.values() for sample in split]
-    samples = data.splits.get("test") or [sample for sample in everything if sample.id in held_out]
-    if not samples:
-        return f"{data.root} holds no test images."
-    kind = "test images" if data.splits.get("test") else "validation images"
-    return TestSet(f"{kind} of {data.name}", samples)
+    found = held_out(data, model.classes, run.get("validation", []))
+    return TestSet(found.name, found.caution, found.samples)

@@ -1,6 +1,8 @@
 // Contribution maps as the server sends them (raw float32), drawn and summed. Only drawing smooths, scales or clips.
 
-const FOR = [178, 24, 43], AGAINST = [33, 102, 172];
+// ColorBrewer's RdBu from 0 to 1 and from 0 to -1, as in sic.explain.picture: told apart without seeing red and green.
+const FOR = [[247, 247, 247], [253, 219, 199], [244, 165, 130], [214, 96, 77], [178, 24, 43], [103, 0, 31]];
+const AGAINST = [[247, 247, 247], [209, 229, 240], [146, 197, 222], [67, 147, 195], [33, 102, 172], [5, 48, 97]];
 const FULL_STRENGTH = 0.5;  // sum of contributions from which on a map is drawn in full colour
 
 export function floats(base64) {
@@ -49,8 +51,12 @@ export function drawSigned(canvas, { drawn, height, width }, limit, image) {
   const context = canvas.getContext("2d"), picture = context.createImageData(width, height);
   for (let i = 0; i < drawn.length; i++) {
     const grey = image ? 153 + 0.4 * (image.data[4 * i] + image.data[4 * i + 1] + image.data[4 * i + 2]) / 3 : 245;
-    const strength = Math.min(1, Math.abs(drawn[i]) / limit) ** 0.7, colour = drawn[i] > 0 ? FOR : AGAINST;
-    for (let c = 0; c < 3; c++) picture.data[4 * i + c] = grey * (1 - strength) + colour[c] * strength;
+    const size = Math.min(1, Math.abs(drawn[i]) / limit), opacity = size ** 0.7;
+    const stops = drawn[i] > 0 ? FOR : AGAINST, stop = Math.min(4, Math.floor(5 * size)), rest = 5 * size - stop;
+    for (let c = 0; c < 3; c++) {
+      const colour = stops[stop][c] + (stops[stop + 1][c] - stops[stop][c]) * rest;
+      picture.data[4 * i + c] = grey * (1 - opacity) + colour * opacity;
+    }
     picture.data[4 * i + 3] = 255;
   }
   context.putImageData(picture, 0, 0);

@@ -11,6 +11,7 @@ export function startTests(tests, chosen) {
   byId("tests").hidden = false;
   byId("tests-name").textContent = tests.name;
   byId("tests-number").textContent = tests.images;
+  byId("tests-caution").textContent = tests.caution ?? "";
 
   async function list() {
     const mine = ++asked;

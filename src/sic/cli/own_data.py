@@ -1,0 +1,36 @@
+"""The images that a model is looked at with: those that the user names, or the model's own data."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sic.cli.console import Talker
+from sic.errors import SicError
+
+if TYPE_CHECKING:
+    from sic.data.dataset import ImageData
+
+
+def open_data(model: Path, data: str | None, card: dict[str, Any], talker: Talker, command: str) -> "ImageData":
+    """The labelled images in `data`; without it, in the data that the model was trained on.
+
+    `card`: what `config.json` says about that data. `command`: who asks, for the way out.
+    """
+    import sic.data
+    from sic.data.source import BUILT_IN
+    from sic.directory import RUN, read_run
+
+    arguments: dict[str, Any] = {"where": data}
+    if data is None:
+        # Without the record of its run a copied model only knows what its data was called.
+        copied = not (model / RUN).is_file() and card.get("name") == BUILT_IN
+        if not copied and not (model / RUN).is_file():
+            raise SicError(
+                f"{model} does not say where its data is (it has no {RUN}); name images: sic {command} {model} DATA."
+            )
+        arguments = {"where": BUILT_IN} if copied else read_run(model)["data"]["opened_with"]
+        where = str(arguments["where"])
+        if where != BUILT_IN and not Path(where).exists():
+            raise SicError(
+                f"The data that {model} was trained on is not at {where}; name images: sic {command} {model} DATA."
+            )
+    return sic.data.open(progress=talker.progress("drawing birds"), **arguments)

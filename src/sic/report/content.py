@@ -1,0 +1,236 @@
+"""Everything the page says, put together before any HTML is written."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from sic.card import facts
+from sic.data.labels import split_targets, targets
+from sic.explain import Overview
+from sic.model import Model
+from sic.report.case_views import CaseView, case_view
+from sic.report.cases import Confusion, confusions, select
+from sic.report.class_views import HeatMap, Plane, heat_map, plane
+from sic.report.measurements import Measurements
+from sic.report.pictures import photo
+from sic.report.support_views import SupportPictures, support_pictures
+from sic.report.trial import Trial
+
+CONFUSIONS, EXAMPLES = 8, 4
+"""Pairs of confused classes that are shown, and images of each."""
+Watch = Callable[[str, int, int], None]
+"""Told what is being done, how many are done, and of how many."""
+
+
+class Finding(Protocol):
+    """What a diagnosis of the supports found."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def severity(self) -> str: ...
+    @property
+    def sentence(self) -> str: ...
+    @property
+    def command(self) -> str:
+        """What acts on it."""
+        ...
+
+    @property
+    def supports(self) -> Sequence[int]:
+        """Numbers of the supports it is about."""
+        ...
+
+    @property
+    def images(self) -> Sequence[str]:
+        """Ids of the images that show it."""
+        ...
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        """What was measured, and the limit."""
+        ...
+
+
+@dataclass(frozen=True)
+class CaseGroup:
+    """Cases of a kind, why these, and of how many."""
+
+    anchor: str
+    title: str
+    note: str
+    cases: list[CaseView]
+
+
+@dataclass(frozen=True)
+class ConfusionView:
+    """Two classes that were confused, with some of the images."""
+
+    truth: int
+    said: int
+    number: int
+    of: int
+    """Images that show `truth`."""
+    examples: list[tuple[str, str]]
+    """Id and picture."""
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """How well the model does on one class, and how well its latents stay together."""
+
+    label: int
+    name: str
+    images: int
+    found: int
+    """Of the images that show it."""
+    average_precision: float | None
+    taken_for: tuple[str, int] | None
+    silhouette: float | None
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the template draws."""
+
+    title: str
+    made: datetime
+    config: dict[str, Any]
+    facts: dict[str, str]
+    overview: Overview
+    supports: list[SupportPictures]
+    rows: list[ClassRow]
+    trial: Trial | None
+    groups: list[CaseGroup]
+    confusions: list[ConfusionView]
+    confused: int
+    """Pairs of classes that were confused, shown or not."""
+    heat_maps: list[HeatMap]
+    plane: Plane
+    findings: Sequence[Finding] | None
+    """None: nobody looked."""
+    measurements: Measurements
+
+    @property
+    def multi(self) -> bool:
+        return bool(self.config["task"] == "multi")
+
+    @property
+    def has_pictures(self) -> bool:
+        return any(support.image for support in self.supports)
+
+    def of_class(self, label: int) -> list[SupportPictures]:
+        return [support for support in self.supports if support.label == label]
+
+
+def gather(
+    model: Model,
+    config: dict[str, Any],
+    title: str,
+    trial: Trial | None,
+    *,
+    cases: int,
+    seed: int,
+    measurements: Measurements,
+    findings: Sequence[Finding] | None = None,
+    watch: Watch | None = None,
+) -> Page:
+    """`config`: what `config.json` holds. `cases`: how many of each kind are explained."""
+    overview = model.overview(None if trial is None else trial.latents, seed=seed)
+    supports = support_pictures(overview)
+    groups: list[CaseGroup] = []
+    confused: list[Confusion] = []
+    if trial is not None:
+        groups = _groups(model, trial, supports, cases, seed, watch)
+        confused = confusions(trial.logits, trial.samples, model.config.task)
+    return Page(
+        title,
+        datetime.now().astimezone(),
+        config,
+        facts(config),
+        overview,
+        supports,
+        _rows(model, overview, trial, confused),
+        trial,
+        groups,
+        [] if trial is None else [_confusion(model, trial, pair) for pair in confused[:CONFUSIONS]],
+        len(confused),
+        _heat_maps(overview, trial),
+        plane(overview, [] if trial is None else trial.samples, model.config.preprocessing),
+        findings,
+        measurements,
+    )
+
+
+def _groups(
+    model: Model, trial: Trial, supports: list[SupportPictures], number: int, seed: int, watch: Watch | None
+) -> list[CaseGroup]:
+    chosen = select(trial.logits, trial.samples, model.config.task, number, seed)
+    what = "answers" if model.config.task == "single" else "labels"
+    kinds = [
+        ("right", "Right", f"drawn at random from the {chosen.all_right} right {what}", chosen.right),
+        ("wrong", "Wrong", f"of the {chosen.all_wrong} wrong {what} the surest ones, class after class", chosen.wrong),
+        (
+            "unsure",
+            "Least certain",
+            "the answers nearest to the limit between yes and no, class after class",
+            chosen.unsure,
+        ),
+    ]
+    total = sum(len(found) for *_, found in kinds)
+    groups, done = [], 0
+    for anchor, title, note, found in kinds:
+        views = []
+        for case in found:
+            views.append(case_view(model, case, trial.samples[case.row], supports))
+            done += 1
+            if watch is not None:
+                watch("explaining", done, total)
+        groups.append(CaseGroup(anchor, title, note, views))
+    return groups
+
+
+def _rows(model: Model, overview: Overview, trial: Trial | None, confused: Sequence[Confusion]) -> list[ClassRow]:
+    silhouettes = overview.image_silhouette or overview.support_silhouette
+    apart = [None] * len(model.classes) if silhouettes is None else silhouettes.per_class
+    images, found = [0] * len(model.classes), [0] * len(model.classes)
+    precisions: dict[str, float | None] = {}
+    if trial is not None:
+        truth, _ = split_targets(targets(trial.samples, len(model.classes)))
+        said = trial.logits >= 0
+        if model.config.task == "single":
+            # Where several answers are right, any of them finds the image.
+            said = truth.gather(1, trial.logits.argmax(1, keepdim=True)).bool().expand_as(truth)
+        images = truth.sum(dim=0).int().tolist()
+        found = (truth * said).sum(dim=0).int().tolist()
+        precisions = trial.figures.get("average_precision", {})
+    most: dict[int, tuple[str, int]] = {}
+    for pair in confused:
+        most.setdefault(pair.truth, (model.classes[pair.said], len(pair.rows)))
+    return [
+        ClassRow(label, name, images[label], found[label], precisions.get(name), most.get(label), apart[label])
+        for label, name in enumerate(model.classes)
+    ]
+
+
+def _confusion(model: Model, trial: Trial, pair: Confusion) -> ConfusionView:
+    examples = [
+        (
+            trial.samples[row].id,
+            photo((model.tensor(trial.samples[row].path).permute(1, 2, 0) * 255).byte().cpu().numpy()),
+        )
+        for row in pair.rows[:EXAMPLES]
+    ]
+    of = sum(pair.truth in sample.labels for sample in trial.samples)
+    return ConfusionView(pair.truth, pair.said, len(pair.rows), of, examples)
+
+
+def _heat_maps(overview: Overview, trial: Trial | None) -> list[HeatMap]:
+    found = []
+    if overview.image_similarity is not None and trial is not None:
+        note = f"Row: what the {trial.name} show. Column: the class whose cases they are compared with."
+        found.append(heat_map(overview.image_similarity, overview, "Images against cases", note))
+    note = "Row and column: the classes whose cases are compared with each other, no case with itself."
+    found.append(heat_map(overview.support_similarity, overview, "Cases against cases", note))
+    return found

@@ -1,0 +1,139 @@
+"""The page: one HTML file that holds everything it shows."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sic.explain.prose import TOO_MUCH_NEGATIVE, percent, within
+from sic.report.class_views import PALETTE
+from sic.report.content import Page
+from sic.version import __version__
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+MEANINGS = {
+    "accuracy": "images whose best class is right",
+    "balanced_accuracy": "the same, every class counting alike however many images it has",
+    "map": "how well images with a label are ranked before those without it",
+    "per_label_accuracy": "of all yes-or-no decisions, those that are right",
+    "exact_match": "images with every label right",
+    "similar_case": "images that are like at least one class; the others get no answer",
+}
+NAMES = {"map": "mean average precision", "similar_case": "has a similar case"}
+FITS = {
+    "squash": "the whole image is pressed into a square, so that nothing is cut off",
+    "crop": "its central square is taken, so that what lies outside is never seen",
+}
+
+
+def render(page: Page) -> str:
+    """The whole file."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("sic.report", "templates"),
+        autoescape=lambda name: name is None or name.endswith(".html"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "breaks": _breaks,
+        "capital": lambda text: text[:1].upper() + text[1:],
+        "day": _day,
+        "percent": percent,
+        "percent1": lambda value: "–" if value is None else f"{100 * value:.1f} %",
+        "plain": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
+        "points": _points,
+        "precision": lambda value: "–" if value is None else f"{value:.3f}",
+        "round2": lambda value: "–" if value is None else _minus(f"{value:.2f}"),
+        "signed2": lambda value: "–" if value is None else _points(value),
+        "small": lambda value: f"{value:.2g}",
+        "within": lambda residual: within(abs(residual)),
+    }
+    environment.globals |= {"palette": PALETTE, "too_negative": TOO_MUCH_NEGATIVE, "version": __version__}
+    return environment.get_template("page.html").render(
+        page=page,
+        lead=_lead(page),
+        contents=_contents(page),
+        figures=[] if page.trial is None else _figures(page.trial.figures),
+        recorded=_recorded(page.config["figures"]),
+        preprocessing=_preprocessing(page.config["preprocessing"]),
+    )
+
+
+def _breaks(name: str) -> "Markup":
+    """A file name that may go on in the next line after a folder."""
+    from markupsafe import Markup, escape
+
+    return Markup("/<wbr>").join(escape(part) for part in name.split("/"))
+
+
+def _minus(text: str) -> str:
+    """With a minus sign that is not a hyphen."""
+    return text.replace("-", "−")
+
+
+def _points(value: float) -> str:
+    return _minus(f"{value:+.2f}")
+
+
+def _day(moment: datetime) -> str:
+    return f"{moment.day} {moment:%B %Y}"
+
+
+def _named(figures: dict[str, Any]) -> dict[str, float]:
+    """Those that are shares, by a name for people."""
+    return {NAMES.get(name, name.replace("_", " ")): figures[name] for name in MEANINGS if name in figures}
+
+
+def _figures(figures: dict[str, Any]) -> list[tuple[str, float, str]]:
+    """Name, value and meaning."""
+    meanings = [words for name, words in MEANINGS.items() if name in figures]
+    return [(name, value, words) for (name, value), words in zip(_named(figures).items(), meanings, strict=True)]
+
+
+def _recorded(figures: dict[str, Any]) -> list[tuple[str, str | None, dict[str, float]]]:
+    """Of each split: how many images, a note, the figures."""
+    return [(f"{values['images']} {split}", values.get("note"), _named(values)) for split, values in figures.items()]
+
+
+def _lead(page: Page) -> str:
+    """The model in two sentences."""
+    classes, supports = len(page.overview.classes), len(page.supports)
+    which = "which" if page.multi else "which one"
+    sentence = f"Says {which} of {classes} classes an image shows, by comparing it with {supports} training images."
+    if page.trial is None:
+        return sentence
+    figures, images = page.trial.figures, len(page.trial.samples)
+    if page.multi:
+        done = f"{100 * figures['per_label_accuracy']:.1f} % of its yes-or-no decisions were right"
+    else:
+        done = f"{100 * figures['accuracy']:.1f} % of its answers were right"
+    return f"{sentence} On {images} {page.trial.name}, {done}."
+
+
+def _preprocessing(values: dict[str, Any]) -> str:
+    fit = FITS.get(values["fit"], values["fit"])
+    return (
+        f"{values['size']} × {values['size']} pixels, RGB; {fit}. All pictures on this page are as the model sees them."
+    )
+
+
+def _contents(page: Page) -> list[tuple[str, str]]:
+    found = [("read", "How to read this page"), ("quality", "How well it does")]
+    if page.findings is not None:
+        found.append(("findings", "What to look into"))
+    for group in page.groups:
+        found.append((group.anchor, f"{group.title} ({len(group.cases)})"))
+    if page.groups:
+        found.append(("confusions", "Confusions"))
+    found += [
+        ("supports", "The cases it compares with"),
+        ("similarity", "Likeness of classes"),
+        ("silhouette", "Separation"),
+        ("projection", "All images at a glance"),
+    ]
+    if page.measurements.rings or page.measurements.places:
+        found.append(("measurements", "Are the explanations true?"))
+    return [*found, ("card", "Model card")]

@@ -1,0 +1,45 @@
+"""`sic report` from the outside."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Sic
+from tests.report.conftest import Saved, parse
+
+
+@pytest.fixture(scope="module")
+def sic() -> Sic:
+    return Sic()
+
+
+def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
+    assert "must end in .html" in sic.refuse("report", tmp_path, "--out", tmp_path / "report.pdf")
+    assert "--format knows" in sic.refuse("report", tmp_path, "--format", "pdf,doc")
+
+
+@pytest.mark.slow
+def test_report_and_figures(sic: Sic, single: Saved, tmp_path: Path) -> None:
+    out = tmp_path / "a b" / "report.html"
+    said = sic.json("report", single.folder, "--out", out, "--cases", 1, "--limit", 30, "--figures", tmp_path / "f")
+    assert said["report"] == str(out) and said["bytes"] == out.stat().st_size
+    assert said["tried_on"]["name"] == "test images of birds" and said["tried_on"]["images"] == 30
+    assert said["overview"]["supports"][0]["norm"] == pytest.approx(single.model.overview().supports[0].norm)
+    tree = parse(out.read_text(encoding="utf-8"))
+    assert f"{100 * said['tried_on']['accuracy']:.1f} %" in tree.one("header").text
+    assert [Path(file).suffix for file in said["figures"]] == [".pdf"] * len(said["figures"])
+    assert all(Path(file).is_file() for file in said["figures"])
+
+
+@pytest.mark.slow
+def test_a_copied_model_has_a_page_without_test_images(sic: Sic, single: Saved, tmp_path: Path) -> None:
+    shutil.copytree(single.folder, tmp_path / "copy")
+    run = json.loads((tmp_path / "copy" / "run.json").read_text())
+    run["data"]["opened_with"]["where"] = str(tmp_path / "gone")
+    (tmp_path / "copy" / "run.json").write_text(json.dumps(run))
+    done = sic("report", tmp_path / "copy", "--out", tmp_path / "report.html")
+    assert "is not at" in done.stderr and "without test images" in done.stderr
+    assert "No test images were at hand" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "gone" in sic.refuse("report", tmp_path / "copy", tmp_path / "gone", "--out", tmp_path / "report.html")
