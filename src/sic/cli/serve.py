@@ -18,9 +18,9 @@ SHORTEST_TOKEN = 12
 def serve(
     model: Annotated[Path, typer.Argument(help="A model directory.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")] = 8000,
-    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")] = LOCAL[
-        0
-    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")
+    ] = "127.0.0.1",
     token: Annotated[
         str | None, typer.Option(envvar="SIC_TOKEN", help="Callers must present this (also read from $SIC_TOKEN).")
     ] = None,
@@ -40,6 +40,7 @@ def serve(
 ) -> None:
     """Open the viewer and the HTTP interface of a model on this machine."""
     _refuse_open_doors(host, token, no_token)
+    listening = _listen(host, port)  # before anything that takes time
     try:
         import uvicorn
 
@@ -47,6 +48,7 @@ def serve(
     except ImportError:
         raise SicError("The viewer needs FastAPI: pip install 'sic[serve]'.") from None
 
+    import torch
     from PIL import Image
 
     from sic.model import load
@@ -56,7 +58,7 @@ def serve(
     from sic.serve.testset import find
 
     limits = Limits(int(max_megabytes * 2**20), int(max_megapixels * 1e6), max_images, max_waiting, max_seconds)
-    loaded = load(model)
+    loaded = load(model, "cuda" if torch.cuda.is_available() else "cpu")
     tests = find(model, loaded)
     if isinstance(tests, str):
         ERR.print(f"{tests} The viewer shows uploaded images only.", markup=False)
@@ -64,7 +66,6 @@ def serve(
     names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
     # Pictures inside other files (DICOM) are decoded by Pillow on its own; it refuses twice this number.
     Image.MAX_IMAGE_PIXELS = limits.pixels // 2
-    listening = _listen(host, port)
     config = uvicorn.Config(
         create_app(engine, Desk(model, engine, host in LOCAL or allow_edits), limits, token, names),
         log_level="warning",

@@ -15,7 +15,7 @@ from torch import Tensor
 from sic.explain import Explanation, look, own_contributions, rgba
 from sic.explain.picture import strength
 from sic.methods import Contributions
-from sic.model import Model, Prediction
+from sic.model import Model
 from sic.serve.limits import Refused
 from sic.serve.testset import TestSet
 
@@ -83,20 +83,18 @@ class Engine:
             else {"name": self.tests.name, "caution": self.tests.caution, "images": len(self.tests.samples)},
         }
 
-    def prediction(self, name: str, prediction: Prediction) -> dict[str, Any]:
-        best = max(prediction.probabilities, key=lambda label: prediction.probabilities[label])
-        return {
-            "name": name,
-            "labels": prediction.labels,
-            "similar_case": prediction.similar_case,
-            "nearest": best,
-            "probabilities": prediction.probabilities,
-            "evidence": [vars(evidence) for evidence in prediction.evidence],
-        }
-
     def predict(self, names: Sequence[str], views: Sequence[Tensor]) -> list[dict[str, Any]]:
-        predictions = self.model.predict_many(views)
-        return [self.prediction(name, prediction) for name, prediction in zip(names, predictions, strict=True)]
+        return [
+            {
+                "name": name,
+                "labels": prediction.labels,
+                "similar_case": prediction.similar_case,
+                "nearest": max(prediction.probabilities.items(), key=lambda one: one[1])[0],
+                "probabilities": prediction.probabilities,
+                "evidence": [vars(evidence) for evidence in prediction.evidence],
+            }
+            for name, prediction in zip(names, self.model.predict_many(views), strict=True)
+        ]
 
     def explain(self, name: str, view: Tensor, classes: Sequence[str], truth: str | None = None) -> Explanation:
         """`classes`: those to explain; empty for the answer's own."""
@@ -217,7 +215,7 @@ class Engine:
 
     def overview(self) -> dict[str, Any]:
         """How alike the classes are and where latents lie, with the test images as far as they have been looked at."""
-        known = self.tests.embedded() if self.tests is not None else None
+        known = self.tests.embedded(self.model) if self.tests is not None else None
         number = 0 if known is None else len(known.ids)
         if self._overview is None or self._overview[0] != number:
             # Without their images, which would all be explained here: the page asks for those that it shows.

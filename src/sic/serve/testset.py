@@ -49,22 +49,23 @@ class TestSet:
         known = dict(zip(views, latents, strict=True))
         self.latents += [known.get(offset) for offset in range(len(batch))]
 
-    def embedded(self) -> Latents | None:
-        """The images looked at so far that can be read."""
+    def embedded(self, model: Model) -> Latents | None:
+        """The images looked at so far that can be read, where the model is."""
         known = [
             (sample, latent) for sample, latent in zip(self.samples, self.latents, strict=False) if latent is not None
         ]
         if not known:
             return None
-        return Latents([s.id for s, _ in known], [s.labels for s, _ in known], torch.stack([v for _, v in known]))
+        vectors = torch.stack([latent for _, latent in known]).to(model.device)
+        return Latents([sample.id for sample, _ in known], [sample.labels for sample, _ in known], vectors)
 
     def evidence(self, model: Model) -> tuple[list[int], Tensor]:
         """Positions of the images looked at, n, and their evidence, n×S."""
         places = [place for place, latent in enumerate(self.latents) if latent is not None]
-        known = self.embedded()
+        known = self.embedded(model)
         if known is None:
             return [], torch.zeros(0, len(model.supports))
-        return places, model.classifier.evidence(known.vectors.to(model.device)).cpu()
+        return places, model.classifier.evidence(known.vectors).cpu()
 
 
 def find(folder: Path, model: Model) -> TestSet | str:

@@ -59,6 +59,9 @@ function tell() {
   byId("unlike").hidden = answer.similar_case;
   byId("unlike").textContent = answer.similar_case ? ""
     : `This image resembles none of the cases enough: no class reaches 50 %. The nearest is ${nearest}; do not take it for an answer.`;
+  const others = Object.entries(answer.probabilities).filter(([name, value]) => value >= 0.5 && !answer.labels.includes(name)).map(([name]) => name);
+  byId("others").hidden = !others.length;
+  byId("others").textContent = `The model is not decided: ${others.length > 3 ? `${others.length} other classes` : others.join(" and ")} would be a yes, too.`;
   byId("truth").hidden = !source.truth;
   if (source.truth) {
     const right = described.task === "multi"
