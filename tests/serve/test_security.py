@@ -298,6 +298,12 @@ def test_the_line_is_bounded_and_time_is_limited() -> None:
         assert ended == ["abandoned"]  # the second one never began
         going.set()
         assert await worker.run(slow) == "done"
+        with worker.arrival(), worker.arrival():  # uploads that are still coming in
+            with pytest.raises(Refused), worker.arrival():
+                pass
+            with pytest.raises(Refused):
+                await worker.run(slow)
+        assert await worker.run(slow) == "done"
         worker.close()
 
     asyncio.run(use())

@@ -28,7 +28,8 @@ def add(app: FastAPI, site: Site) -> None:
         """What decodes the request's images, to be called by the worker."""
         if test is not None:
             return lambda _: [_test(site, test)]
-        uploads = await receive(request, limits)
+        with worker.arrival():
+            uploads = await receive(request, limits)
 
         def decoded(check: Check) -> Found:
             found: Found = []

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from importlib import resources
 
 from fastapi import FastAPI
@@ -67,5 +68,5 @@ def _pages(app: FastAPI) -> None:
         return Response(files[name], media_type=TYPES[name.rsplit(".")[-1]], headers={"Cache-Control": "no-cache"})
 
     for path, name in PAGES.items():
-        app.add_api_route(path, lambda name=name: answer(name), include_in_schema=False)
+        app.add_api_route(path, partial(answer, name), include_in_schema=False)
     app.add_api_route("/static/{name}", answer, include_in_schema=False)

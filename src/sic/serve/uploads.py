@@ -182,7 +182,7 @@ def _refuse_many_pixels(name: str, size: tuple[int, int], limits: Limits) -> Non
 def _refuse_two_faces(upload: Upload) -> None:
     """Refuse files that are also, or only, something else than a picture."""
     lower = upload.data.lower()
-    start = lower.lstrip(b"\xef\xbb\xbf \t\r\n")[:512]
+    start = lower[:1024].lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith((b"<?xml", b"<svg", b"<!--")) and b"<svg" in lower:
         raise _svg()
     found = next((what for mark, what in STARTS.items() if lower.startswith(mark)), None)

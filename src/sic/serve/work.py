@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sic.serve.limits import Limits, Refused
@@ -22,15 +23,30 @@ class Worker:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.unfinished = 0
+        self.unfinished, self.arriving = 0, 0
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "sic-worker")
+
+    @contextmanager
+    def arrival(self) -> Iterator[None]:
+        """Around the upload that a job is for: it takes a place in the line, too, because it takes memory."""
+        with self._lock:
+            self._admit()
+            self.arriving += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.arriving -= 1
+
+    def _admit(self) -> None:
+        if self.unfinished + self.arriving >= self.limits.waiting:
+            raise _busy("Too many requests are waiting; try again in a moment.")
 
     async def run(self, job: Callable[[Check], Result]) -> Result:
         """The job's result; 503 where the line is full or the time is up."""
         with self._lock:
-            if self.unfinished >= self.limits.waiting:
-                raise _busy("Too many requests are waiting; try again in a moment.")
+            self._admit()
             self.unfinished += 1
         over = threading.Event()
 
