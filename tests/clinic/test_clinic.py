@@ -284,6 +284,14 @@ def test_images_that_only_have_the_same_names_are_refused(model: Path, colour_im
         Clinic(model, others)
 
 
+def test_supports_that_are_no_single_images_are_refused(model: Path) -> None:
+    file = model / "supports" / "supports.json"
+    entries = json.loads(file.read_text())
+    file.write_text(json.dumps([{**entry, "source": "mean of some images"} for entry in entries]))
+    with pytest.raises(sic.SicError, match="not single training images"):
+        Clinic(model)
+
+
 def test_a_failed_write_changes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clinic = Clinic(model)
     before, infos = files(model), clinic.list()

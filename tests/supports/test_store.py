@@ -40,7 +40,7 @@ def test_supports_come_back_bit_for_bit(folder: Path) -> None:
 
 
 def test_pins_are_kept(tmp_path: Path) -> None:
-    pinned = [Support(s.label, s.source, None, number == 1) for number, s in enumerate(supports())]
+    pinned = [Support(s.label, s.source, None, pinned=number == 1) for number, s in enumerate(supports())]
     write_supports(pinned, tmp_path)
     assert read_supports(tmp_path) == pinned
 

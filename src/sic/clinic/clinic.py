@@ -8,6 +8,7 @@ from dataclasses import replace as with_changes
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from sic import directory
 from sic.clinic import look
@@ -24,6 +25,7 @@ from sic.data import UnreadableImage, read_image
 from sic.data.dataset import Progress
 from sic.directory import SavedModel
 from sic.errors import SicError
+from sic.methods import SIC
 from sic.supports import Case, Edit, Support, find_support, replaced
 
 FAR = 0.02
@@ -40,12 +42,15 @@ class Clinic:
         """
         self.folder, self._data = Path(folder), data
         self._version = directory.read_config(self.folder)
-        if self._version[0].method != "sic":
-            raise SicError(f"{folder} is a {self._version[0].method} model: it has no supports to edit.")
         model = directory.load(self.folder, "cuda" if torch.cuda.is_available() else "cpu")
+        classifier, preprocessing = model.classifier, model.config.preprocessing
+        if not isinstance(classifier, SIC):
+            raise SicError(f"{folder} is a {model.config.method} model: it has no supports to edit.")
+        if len({(support.label, support.source) for support in model.supports}) < len(model.supports):
+            raise SicError(f"The supports of {folder} are not single training images, so they cannot be exchanged.")
         self.material = find_material(self.folder, model.config, data)
         everyone = [sample for samples in self.material.splits.values() for sample in samples]
-        latents, fresh = embed(model, self.folder, everyone, progress)
+        latents, fresh = embed(classifier.encoder, preprocessing, self.folder, everyone, progress)
         self.problems = [*self.material.problems]
         """Sentences about images that are missing."""
         self.problems += [f"{id} cannot be used any more: {reason}." for id, reason in latents.unreadable.items()]
@@ -56,12 +61,13 @@ class Clinic:
         for split in ("train", "validation"):
             if not splits[split]:
                 raise SicError(f"None of the {split} images in {self.material.root} can be read any more.")
-        self.problems += _trust(model, latents, self.material.root)
+        vectors = classifier.support_vectors.cpu()
+        self.problems += _trust(model.supports, vectors, latents, self.material.root)
         cases = [Case(support.label, support.source, support.pinned) for support in model.supports]
-        self.examined = Examined(model, cases, model.classifier.support_vectors.cpu(), splits, latents)
+        self.examined = Examined(model, cases, vectors, splits, latents)
         if fresh:
             try:
-                write_cache(model, self.folder, everyone, latents)
+                write_cache(classifier.encoder, preprocessing, self.folder, everyone, latents)
             except OSError as error:
                 self.problems.append(f"{self.folder} cannot keep the latents ({error.strerror}): they take time again.")
 
@@ -157,7 +163,7 @@ class Clinic:
 
     def _save(self, after: Examined, records: Sequence[Record]) -> None:
         """Write the model with its new supports; what was measured of the old ones is measured again."""
-        classifier = after.model.classifier
+        classifier = after.classifier
         measured = {split: figures(after, split) for split in ("validation", "test") if after.splits[split]}
         edited = " and the supports were edited" if standing(records) else ""
         measured["validation"]["note"] = f"the best epoch was chosen{edited} on these images"
@@ -191,17 +197,17 @@ class Clinic:
                     image = self.examined.model.config.preprocessing(read_image(paths[case.source]))
                 except UnreadableImage as error:
                     raise SicError(f"{case.source} cannot be a support: {error}.") from None
-            result.append(Support(case.label, case.source, image, case.pinned))
+            result.append(Support(case.label, case.source, image, pinned=case.pinned))
         return result
 
 
-def _trust(model: SavedModel, latents: Latents, root: Path) -> Sequence[str]:
+def _trust(supports: Sequence[Support], vectors: Tensor, latents: Latents, root: Path) -> Sequence[str]:
     """Where an image is a support, its vector counts, to the bit: undo then leads back to the very same model.
 
     Returns a sentence for each image that is not the one that a support was made of; refuses if most are not.
     """
     strangers = []
-    for support, vector in zip(model.supports, model.classifier.support_vectors.cpu(), strict=True):
+    for support, vector in zip(supports, vectors, strict=True):
         row = latents.rows.get(support.source)
         if row is None:
             continue
@@ -209,7 +215,7 @@ def _trust(model: SavedModel, latents: Latents, root: Path) -> Sequence[str]:
             strangers.append(f"{support.source} is not the image any more that the model's support was made of.")
         else:
             latents.values[row] = vector
-    if 2 * len(strangers) > len(model.supports):
+    if 2 * len(strangers) > len(supports):
         raise SicError(
             f"The images in {root} are not those that the model was trained on ({len(strangers)} of its supports "
             "differ); pass those: --data PATH."

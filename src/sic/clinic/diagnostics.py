@@ -19,7 +19,7 @@ NEIGHBOURS = 10
 """Training images that a support is compared with; fewer where its class has no more."""
 MAJORITY = 0.6
 """Share of a support's nearest training images that belong to one other class. In the demo at most 0.4 (birds that lack
-parts); a support of the wrong class has 0.9 to 1."""
+parts); as supports of another class, 98 % of its training images would be found by it."""
 SAME = 0.999
 """Share of evidence (cos^B) that two supports of a class have in common. Copies of an image: 1; the demo: to 0.996."""
 COINCIDE = 0.9
@@ -39,16 +39,13 @@ def diagnose(
     examined: Examined, commands: Commands, pixels: bool = True, progress: Progress | None = None
 ) -> list[Finding]:
     """All findings, the serious ones first. Without `pixels` only those that latents show, at once."""
-    foreign = strangers(examined, commands)
-    known = {index for finding in foreign for index in finding.supports}
-    found = [
-        *foreign,
-        *(finding for finding in coinciding(examined, commands) if known.isdisjoint(finding.supports)),
-        *label_suspects(examined, commands),
-        *identical(examined, commands),
-        *unbalanced(examined, commands),
-        *saturated(examined, commands),
-    ]
+    found = strangers(examined, commands)
+    known = {index for finding in found for index in finding.supports}
+    for look in (coinciding, identical, unbalanced):
+        # What else is wrong with a support of the wrong class follows from that.
+        found += [finding for finding in look(examined, commands) if known.isdisjoint(finding.supports)]
+    found += label_suspects(examined, commands)
+    found += saturated(examined, commands)
     if pixels:
         found += negative_mass(examined, commands)
         found += background(examined, commands, progress)

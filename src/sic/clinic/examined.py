@@ -8,6 +8,7 @@ from torch import Tensor
 from sic.clinic.latents import Latents
 from sic.data.dataset import Sample
 from sic.directory import SavedModel
+from sic.methods import SIC
 from sic.supports import Case
 
 
@@ -22,6 +23,11 @@ class Examined:
     splits: dict[str, list[Sample]]
     """The images that have latents: `train`, `validation`, `test` (which may be empty)."""
     latents: Latents
+
+    @property
+    def classifier(self) -> SIC:
+        assert isinstance(self.model.classifier, SIC)
+        return self.model.classifier
 
     @property
     def classes(self) -> list[str]:
@@ -39,11 +45,11 @@ class Examined:
     @torch.no_grad()
     def evidence(self, split: str) -> Tensor:
         """n×S."""
-        return self.model.classifier.evidence(self.embedded(split), self.vectors)
+        return self.classifier.evidence(self.embedded(split), self.vectors)
 
     def logits(self, evidence: Tensor) -> Tensor:
         """n×C."""
-        return self.model.classifier.logits(evidence, self.labels)
+        return self.classifier.logits(evidence, self.labels)
 
     def answered(self, logits: Tensor) -> Tensor:
         """n×C bool: the classes found; with one label per image the best, however good."""

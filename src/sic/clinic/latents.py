@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from sic.data.dataset import Progress, Sample
 from sic.data.images import Preprocessing, UnreadableImage, read_image, to_tensor
-from sic.directory import SavedModel, write_atomically
+from sic.directory import write_atomically
+from sic.methods.sic import Encoder
 from sic.version import __version__
 
 CACHE = "latents.safetensors"
@@ -38,35 +39,42 @@ class Latents:
 
 
 def embed(
-    model: SavedModel, folder: Path, samples: Sequence[Sample], progress: Progress | None = None
+    encoder: Encoder,
+    preprocessing: Preprocessing,
+    folder: Path,
+    samples: Sequence[Sample],
+    progress: Progress | None = None,
 ) -> tuple[Latents, bool]:
     """Latents of all samples that can be read, and whether any had to be computed.
 
     From the cache in `folder` where weights and files are still those that it was made with.
     """
-    key = _key(model)
+    key = _key(encoder, preprocessing)
     stamps = {sample.id: stamp for sample in samples if (stamp := _stamp(sample.path)) is not None}
     known = _read(folder / CACHE, key, stamps)
     missing = [sample for sample in samples if sample.id not in known]
-    fresh, unreadable = _compute(model, missing, progress)
+    fresh, unreadable = _compute(encoder, preprocessing, missing, progress)
     known |= fresh
-    values = torch.stack(list(known.values())) if known else torch.zeros(0, model.config.latent)
+    values = torch.stack(list(known.values())) if known else torch.zeros(0, 1)
     return Latents({id: row for row, id in enumerate(known)}, values, unreadable), bool(fresh)
 
 
-def write_cache(model: SavedModel, folder: Path, samples: Sequence[Sample], latents: Latents) -> None:
+def write_cache(
+    encoder: Encoder, preprocessing: Preprocessing, folder: Path, samples: Sequence[Sample], latents: Latents
+) -> None:
     """Keep latents beside the model."""
     stamps = {sample.id: _stamp(sample.path) for sample in samples if sample.id in latents.rows}
     order = sorted(stamps, key=latents.rows.__getitem__)
-    about = json.dumps({"key": _key(model), "images": [[id, stamps[id]] for id in order]}, ensure_ascii=False)
+    key = _key(encoder, preprocessing)
+    about = json.dumps({"key": key, "images": [[id, stamps[id]] for id in order]}, ensure_ascii=False)
     data = save_tensors({"latents": latents.of(order).contiguous()}, metadata={"sic": about})
     write_atomically(folder / CACHE, lambda path: path.write_bytes(data))
 
 
-def _key(model: SavedModel) -> str:
+def _key(encoder: Encoder, preprocessing: Preprocessing) -> str:
     """Changes whenever the latents of the same file would: weights, preprocessing, or the code."""
-    digest = hashlib.sha256(json.dumps([__version__, asdict(model.config.preprocessing)]).encode())
-    for name, value in sorted(model.classifier.encoder.state_dict().items()):
+    digest = hashlib.sha256(json.dumps([__version__, asdict(preprocessing)]).encode())
+    for name, value in sorted(encoder.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -112,15 +120,15 @@ class _Views(Dataset[tuple[Tensor, str]]):
 
 @torch.no_grad()
 def _compute(
-    model: SavedModel, samples: Sequence[Sample], progress: Progress | None
+    encoder: Encoder, preprocessing: Preprocessing, samples: Sequence[Sample], progress: Progress | None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     found: dict[str, Tensor] = {}
     unreadable: dict[str, str] = {}
-    device = model.classifier.support_vectors.device
-    views = _Views(samples, model.config.preprocessing)
+    device = next(encoder.parameters()).device
+    views = _Views(samples, preprocessing)
     done = 0
     for images, reasons in DataLoader(views, 64, num_workers=2 if len(samples) > 256 else 0):
-        latents = model.classifier.encoder(images.to(device)).cpu()
+        latents = encoder(images.to(device)).cpu()
         for latent, reason in zip(latents, reasons, strict=True):
             sample = samples[done]
             if reason:

@@ -111,7 +111,7 @@ def relying_on(examined: Examined, support: int) -> list[Reliance]:
         without = logits.clone()
         without[:, label] -= evidence[:, support]
         lost = ~examined.answered(without)[:, label]
-        total = (logits[:, label] - examined.model.classifier.bias).clamp_min(1e-12)
+        total = (logits[:, label] - examined.classifier.bias).clamp_min(1e-12)
         found += [
             Reliance(
                 samples[row].id,

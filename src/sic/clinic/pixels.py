@@ -34,8 +34,8 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
     if not pictures:
         return []
     indices = [*pictures]
-    images = torch.stack([*pictures.values()]).to(examined.model.classifier.support_vectors)
-    shares = negative_share(support_contributions(examined.model.classifier, images, indices).maps).tolist()
+    images = torch.stack([*pictures.values()]).to(examined.classifier.support_vectors)
+    shares = negative_share(support_contributions(examined.classifier, images, indices).maps).tolist()
     over = [(share, index) for share, index in zip(shares, indices, strict=True) if share > TOO_MUCH_NEGATIVE]
     if not over:
         return []
@@ -153,8 +153,8 @@ def _place(examined: Examined, sample: Sample, label: int) -> Tensor:
 
 
 def _share_outside(examined: Examined, sample: Sample, label: int, inside: Tensor) -> float:
-    like = examined.model.classifier.support_vectors
+    like = examined.classifier.support_vectors
     view = to_tensor(examined.model.config.preprocessing(read_image(sample.path))).to(like)
-    maps = examined.model.classifier.explain(view[None], torch.tensor([label], device=like.device)).maps[0].cpu()
+    maps = examined.classifier.explain(view[None], torch.tensor([label], device=like.device)).maps[0].cpu()
     positive = maps.clamp(min=0)
     return ((positive * (1 - inside)).sum() / positive.sum().clamp_min(1e-12)).item()

@@ -57,7 +57,7 @@ def read_supports(folder: Path) -> list[Support]:
     try:
         entries = json.loads((folder / "supports.json").read_text(encoding="utf-8"))
         return [
-            Support(entry["class"], entry["source"], _read_image(folder, entry), bool(entry.get("pinned")))
+            Support(entry["class"], entry["source"], _read_image(folder, entry), pinned=bool(entry.get("pinned")))
             for entry in entries
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
