@@ -12,32 +12,26 @@ model.explain("image.jpg").save("why.png")
 ```"""
 
 
-def facts(config: dict[str, Any]) -> dict[str, str]:
-    """What `config.json` says about the model, by topic, in words."""
+def model_card(config: dict[str, Any]) -> str:
+    """Markdown for what `config.json` holds."""
     classes, training = config["classes"], config["training"]
     number = "any number" if config["task"] == "multi" else "one"
     shown = ", ".join(classes[:20]) + (f" and {len(classes) - 20} more" if len(classes) > 20 else "")
     start = training.get("weights")
     images = config["data"].get("images", {}).get("train", "an unknown number of")
-    found = {
-        "Model": f"SIC with {config['supports_per_class']} supports per class on a {config['form']} "
-        f"{config['backbone']}, {config['preprocessing']['size']} px, trained with sic {config['versions']['sic']}.",
-        "Classes": f"{len(classes)} (an image has {number} of them): {shown}.",
-        "Trained on": f"{config['data'].get('name', 'unknown data')}, {images} images.",
-        "Started from": f"{start or 'random weights'}.",
-    }
+    parts = [
+        "# An image classifier that can be checked",
+        f"SIC with {config['supports_per_class']} supports per class on a {config['form']} {config['backbone']}, "
+        f"{config['preprocessing']['size']} px, trained with sic {config['versions']['sic']}.",
+        f"**Classes** ({len(classes)}; an image has {number} of them): {shown}.",
+        f"**Trained on** {config['data'].get('name', 'unknown data')}, {images} images. "
+        f"**Started from** {start or 'random weights'}.",
+    ]
     if start is not None:
-        found["Terms"] = terms(training.get("origin") or start)
+        parts.append(f"**Terms.** {terms(training.get('origin') or start)}")
     edits = sum(edit["undone"] is None for edit in config["edits"])
     if edits:
-        found["Supports"] = f"edited after training ({edits} edits, recorded in `config.json`)."
-    return found
-
-
-def model_card(config: dict[str, Any]) -> str:
-    """Markdown for what `config.json` holds."""
-    parts = ["# An image classifier that can be checked"]
-    parts += [f"**{topic}.** {words}" for topic, words in facts(config).items()]
+        parts.append(f"**Supports** were edited after training ({edits} edits, recorded in `config.json`).")
     if config["figures"]:
         parts.append("\n".join(f"- {name}: {_line(values)}" for name, values in config["figures"].items()))
     parts += [

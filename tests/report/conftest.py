@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from sic.data.images import Preprocessing, read_image
 from sic.directory import Config, SavedModel
 from sic.evaluate.held_out import held_out
 from sic.model import Model, load
-from sic.report import Page, attempt, gather, read_measurements
+from sic.report import Page, attempt, gather
 from sic.supports import Support
 from tests.models import settle
 
@@ -59,12 +58,11 @@ def save_model(
     return load(folder)
 
 
-def make_page(folder: Path, data: ImageData, cases: int = 2, **more: Any) -> Page:
+def make_page(folder: Path, data: ImageData, cases: int = 2) -> Page:
     """What `sic report` shows of a model directory."""
     model = load(folder)
-    config = json.loads((folder / "config.json").read_text())
     trial = attempt(model, held_out(data, model.classes))
-    return gather(model, config, "birds", trial, cases=cases, seed=0, measurements=read_measurements(folder), **more)
+    return gather(model, folder, trial, cases=cases)
 
 
 @dataclass

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from sic.errors import SicError
-from sic.report import Page, gather, read_measurements, render
+from sic.report import Page, gather, render
 from sic.report.content import Finding
+from sic.report.measurements import read_measurements
 from tests.report.conftest import ODD, Element, Saved, make_page, parse, save_model
 
 SECTIONS = ["read", "quality", "cases", "confusions", "supports", "classes", "card"]
@@ -149,6 +150,14 @@ def test_cases_add_up_and_are_those_of_the_model(single: Saved, page: Page, tree
             assert explained.pixels + explained.elsewhere + page.overview.bias == pytest.approx(points[-1], abs=0.01)
 
 
+def test_the_model_card_is_on_the_page(single: Saved, tree: Element) -> None:
+    card = tree.one("section", id="card")
+    for words in ("resnet_tiny, 40 px", "birds, 48 images", "random weights", ODD, "40 × 40 pixels", "T = 0.02"):
+        assert words in card.text
+    assert [strong.text for strong in card.all("strong")][:2] == ["Classes", "Trained on"]
+    assert "**" not in card.text and "sic.load" not in card.text
+
+
 def test_confusions_show_both_classes(page: Page, tree: Element) -> None:
     assert page.confusions
     for pair, element in zip(page.confusions, tree.all("details", class_="confusion"), strict=True):
@@ -179,10 +188,7 @@ def test_without_pictures_the_page_says_so(single: Saved, tmp_path: Path) -> Non
 
 
 def test_without_images_there_are_no_test_cases(single: Saved) -> None:
-    config = json.loads((single.folder / "config.json").read_text())
-    measurements = read_measurements(single.folder)
-    page = gather(single.model, config, "alone", None, cases=3, seed=0, measurements=measurements)
-    html = render(page)
+    html = render(gather(single.model, single.folder, None, cases=3))
     tree = parse(html)
     check_self_contained(html, tree)
     check_accessible(tree)

@@ -1,6 +1,5 @@
 """`sic report`: the whole model on one page."""
 
-import json as json_format
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,27 +33,17 @@ def report(
     wanted = _formats(formats)
     begun = time.monotonic()
 
-    from sic.directory import CONFIG
+    from sic.directory import write_atomically
     from sic.model import load
-    from sic.report import gather, read_measurements, render
+    from sic.report import gather, render
 
     with Talker() as talker:
         loaded = load(model)
         trial = _trial(loaded, model, data, limit, talker)
-        config = json_format.loads((model / CONFIG).read_text(encoding="utf-8"))
-        page = gather(
-            loaded,
-            config,
-            model.resolve().name,
-            trial,
-            cases=cases,
-            seed=seed,
-            measurements=read_measurements(model),
-            watch=talker.advance,
-        )
+        page = gather(loaded, model, trial, cases=cases, seed=seed, watch=talker.advance)
         text = render(page)
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
         drawn: list[Path] = []
         if figures is not None:
             from sic.report.figures import draw

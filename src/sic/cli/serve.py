@@ -55,10 +55,11 @@ def serve(
     from sic.serve.desk import Desk
     from sic.serve.engine import Engine
     from sic.serve.limits import Limits
-    from sic.serve.testset import find
+    from sic.serve.testset import find, sic_of
 
     limits = Limits(int(max_megabytes * 2**20), int(max_megapixels * 1e6), max_images, max_waiting, max_seconds)
     loaded = load(model, "cuda" if torch.cuda.is_available() else "cpu")
+    sic_of(loaded)
     tests = find(model, loaded)
     if isinstance(tests, str):
         ERR.print(f"{tests} The viewer shows uploaded images only.", markup=False)

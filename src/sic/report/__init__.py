@@ -1,8 +1,7 @@
 """Figures and the self-contained HTML report."""
 
 from sic.report.content import Finding, Page, gather
-from sic.report.measurements import read_measurements
 from sic.report.page import render
 from sic.report.trial import Trial, attempt
 
-__all__ = ["Finding", "Page", "Trial", "attempt", "gather", "read_measurements", "render"]
+__all__ = ["Finding", "Page", "Trial", "attempt", "gather", "render"]

@@ -1,19 +1,21 @@
 """Everything the page says, put together before any HTML is written."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Protocol
 
-from sic.card import facts
 from sic.data.labels import split_targets, targets
+from sic.directory import CONFIG
 from sic.explain import Overview
 from sic.model import Model
 from sic.report.case_views import CaseView, case_view
 from sic.report.cases import Confusion, confusions, select
 from sic.report.class_views import HeatMap, Plane, heat_map, plane
-from sic.report.measurements import Measurements
-from sic.report.pictures import photo
+from sic.report.measurements import Measurements, read_measurements
+from sic.report.pictures import drawing
 from sic.report.support_views import SupportPictures, support_pictures
 from sic.report.trial import Trial
 
@@ -97,7 +99,6 @@ class Page:
     title: str
     made: datetime
     config: dict[str, Any]
-    facts: dict[str, str]
     overview: Overview
     supports: list[SupportPictures]
     rows: list[ClassRow]
@@ -126,17 +127,17 @@ class Page:
 
 def gather(
     model: Model,
-    config: dict[str, Any],
-    title: str,
+    folder: Path,
     trial: Trial | None,
     *,
     cases: int,
-    seed: int,
-    measurements: Measurements,
+    seed: int = 0,
     findings: Sequence[Finding] | None = None,
     watch: Watch | None = None,
 ) -> Page:
-    """`config`: what `config.json` holds. `cases`: how many of each kind are explained."""
+    """`folder`: the model's directory. `cases`: how many of each kind are explained."""
+    # Of the file only what a loaded model forgets: the versions it was made with.
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8")) | asdict(model.config)
     overview = model.overview(None if trial is None else trial.latents, seed=seed)
     supports = support_pictures(overview)
     groups: list[CaseGroup] = []
@@ -145,10 +146,9 @@ def gather(
         groups = _groups(model, trial, supports, cases, seed, watch)
         confused = confusions(trial.logits, trial.samples, model.config.task)
     return Page(
-        title,
+        folder.resolve().name,
         datetime.now().astimezone(),
         config,
-        facts(config),
         overview,
         supports,
         _rows(model, overview, trial, confused),
@@ -159,7 +159,7 @@ def gather(
         _heat_maps(overview, trial),
         plane(overview, [] if trial is None else trial.samples, model.config.preprocessing),
         findings,
-        measurements,
+        read_measurements(folder),
     )
 
 
@@ -215,13 +215,8 @@ def _rows(model: Model, overview: Overview, trial: Trial | None, confused: Seque
 
 
 def _confusion(model: Model, trial: Trial, pair: Confusion) -> ConfusionView:
-    examples = [
-        (
-            trial.samples[row].id,
-            photo((model.tensor(trial.samples[row].path).permute(1, 2, 0) * 255).byte().cpu().numpy()),
-        )
-        for row in pair.rows[:EXAMPLES]
-    ]
+    chosen = [trial.samples[row] for row in pair.rows[:EXAMPLES]]
+    examples = [(one.id, drawing(model.tensor(one.path).permute(1, 2, 0).cpu().numpy())) for one in chosen]
     of = sum(pair.truth in sample.labels for sample in trial.samples)
     return ConfusionView(pair.truth, pair.said, len(pair.rows), of, examples)
 

@@ -18,6 +18,8 @@ AXES = {
     "Con": ("Contrastivity", "the explanation changes with the class that is asked about"),
 }
 """FunnyBirds' main figures: name and meaning."""
+KINDS = {"contributions": "signed maps", "alpha": "colour pictures"}
+"""Which explanation was scored."""
 BOXES = {
     "energy": "inside the boxes that people drew",
     "hit": "inside the boxes: the strongest pixel",
@@ -80,11 +82,7 @@ def read_measurements(folder: Path) -> Measurements:
 def _measurements(content: dict[str, Any], file: Path) -> Measurements:
     birds = content.get("funnybirds") or {}
     spokes = [Spoke(*AXES[key], *_place(number, 1.0)) for number, key in enumerate(AXES)]
-    rings = [
-        _ring(kind, {**birds, **values})
-        for kind, values in birds.items()
-        if isinstance(values, dict) and "Com" in values
-    ]
+    rings = [_ring(name, {**birds, **birds[kind]}) for kind, name in KINDS.items() if kind in birds]
     written = datetime.fromtimestamp(file.stat().st_mtime)
     source = f"{content['images']} {content['data']}, written on {written.day} {written:%B %Y}"
     return Measurements(spokes if rings else [], rings, _places(content.get("localisation") or {}), source)
@@ -104,11 +102,10 @@ def _places(content: dict[str, Any]) -> list[Place]:
     return found
 
 
-def _ring(kind: str, values: dict[str, Any]) -> Ring:
+def _ring(name: str, values: dict[str, Any]) -> Ring:
     known = {AXES[key][0]: float(values[key]) for key in AXES if isinstance(values.get(key), int | float)}
-    numbers = [known.get(name, 0.0) for name, _ in AXES.values()]
-    corners = [_place(number, 0.0 if math.isnan(value) else value) for number, value in enumerate(numbers)]
-    return Ring(kind, known, " ".join(f"{x:.1f},{y:.1f}" for x, y in corners))
+    corners = [_place(number, known.get(axis, 0.0)) for number, (axis, _) in enumerate(AXES.values())]
+    return Ring(name, known, " ".join(f"{x:.1f},{y:.1f}" for x, y in corners))
 
 
 def _place(number: int, value: float) -> tuple[float, float]:

@@ -1,8 +1,10 @@
 """The page: one HTML file that holds everything it shows."""
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from sic.card import model_card
 from sic.explain.prose import TOO_MUCH_NEGATIVE, percent, within
 from sic.report.class_views import PALETTE
 from sic.report.content import Page
@@ -58,6 +60,7 @@ def render(page: Page) -> str:
         contents=_contents(page),
         figures=[] if page.trial is None else _figures(page.trial.figures),
         recorded=_recorded(page.config["figures"]),
+        card=_card(page.config),
         preprocessing=_preprocessing(page.config["preprocessing"]),
     )
 
@@ -111,6 +114,16 @@ def _lead(page: Page) -> str:
     else:
         done = f"{100 * figures['accuracy']:.1f} % of its answers were right"
     return f"{sentence} On {images} {page.trial.name}, {done}."
+
+
+def _card(config: dict[str, Any]) -> "list[Markup]":
+    """The model card's paragraphs; its title, its figures (shown above) and its code are left out."""
+    from markupsafe import Markup, escape
+
+    words = re.sub(r"```.*?```", "", model_card(config), flags=re.DOTALL).strip()
+    paragraphs = [str(escape(text)) for text in words.split("\n\n") if not text.startswith(("#", "- "))]
+    strong = [re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text) for text in paragraphs]
+    return [Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", text)) for text in strong]
 
 
 def _preprocessing(values: dict[str, Any]) -> str:

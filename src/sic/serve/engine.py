@@ -14,10 +14,10 @@ from torch import Tensor
 
 from sic.explain import Explanation, look, own_contributions, rgba
 from sic.explain.picture import strength
-from sic.methods import Contributions
+from sic.methods import SIC, Contributions
 from sic.model import Model
 from sic.serve.limits import Refused
-from sic.serve.testset import TestSet
+from sic.serve.testset import TestSet, sic_of
 
 KEPT = 48
 """Supports whose contributions are kept in memory."""
@@ -59,6 +59,10 @@ class Engine:
         self._own: OrderedDict[int, Contributions] = OrderedDict()
         self._overview: tuple[int, dict[str, Any]] | None = None
 
+    @property
+    def classifier(self) -> SIC:
+        return sic_of(self.model)
+
     def use(self, model: Model) -> None:
         """Go on with the same network and other supports."""
         self.model = model
@@ -74,7 +78,7 @@ class Engine:
             "size": config.preprocessing.size,
             "fit": config.preprocessing.fit,
             "backbone": config.backbone,
-            "bias": self.model.classifier.bias,
+            "bias": self.classifier.bias,
             "temperature": config.temperature,
             "supports": len(self.model.supports),
             "figures": config.figures,
@@ -167,7 +171,7 @@ class Engine:
         if index in self._own:
             self._own.move_to_end(index)
             return self._own[index]
-        found = own_contributions(self.model.classifier, self.model.supports, [index])
+        found = own_contributions(self.classifier, self.model.supports, [index])
         if not found:
             return None
         self._own[index] = found[index]
@@ -181,7 +185,7 @@ class Engine:
         return self.model.supports[index]
 
     def supports(self) -> list[dict[str, Any]]:
-        norms = self.model.classifier.support_vectors.norm(dim=1).tolist()
+        norms = self.classifier.support_vectors.norm(dim=1).tolist()
         return [
             {
                 "support": index,
@@ -220,7 +224,7 @@ class Engine:
         if self._overview is None or self._overview[0] != number:
             # Without their images, which would all be explained here: the page asks for those that it shows.
             cases = [replace(support, image=None) for support in self.model.supports]
-            found = look(self.model.classifier, cases, self.model.classes, known).as_json()
+            found = look(self.classifier, cases, self.model.classes, known).as_json()
             self._overview = number, {**found, "supports": self.supports()}
         return {"model": self.name, **self._overview[1]}
 
@@ -281,7 +285,7 @@ class Engine:
         }
 
     def _logits(self, evidence: Tensor) -> Tensor:
-        return self.model.classifier.logits(evidence.to(self.model.device)).cpu()
+        return self.classifier.logits(evidence.to(self.model.device)).cpu()
 
     def _says(self, logits: Tensor, label: int) -> Tensor:
         """n×C logits → n, whether the answer is (or includes) this class."""

@@ -14,9 +14,17 @@ from sic.directory import RUN, read_run
 from sic.errors import SicError
 from sic.evaluate.held_out import held_out
 from sic.explain import Latents
+from sic.methods import SIC
 from sic.model import Model
 
 BATCH = 16
+
+
+def sic_of(model: Model) -> SIC:
+    """The classifier of a model that has cases to look at."""
+    if not isinstance(model.classifier, SIC):
+        raise SicError(f"sic serve shows SIC models; this one was made with the method {model.config.method}.")
+    return model.classifier
 
 
 @dataclass
@@ -45,7 +53,7 @@ class TestSet:
                 views[offset] = model.tensor(sample.path)
             except (SicError, UnreadableImage):
                 continue
-        latents = model.classifier.encoder(torch.stack(list(views.values()))).cpu() if views else []
+        latents = sic_of(model).encoder(torch.stack(list(views.values()))).cpu() if views else []
         known = dict(zip(views, latents, strict=True))
         self.latents += [known.get(offset) for offset in range(len(batch))]
 
@@ -65,7 +73,7 @@ class TestSet:
         known = self.embedded(model)
         if known is None:
             return [], torch.zeros(0, len(model.supports))
-        return places, model.classifier.evidence(known.vectors).cpu()
+        return places, sic_of(model).evidence(known.vectors).cpu()
 
 
 def find(folder: Path, model: Model) -> TestSet | str:
