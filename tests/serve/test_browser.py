@@ -166,7 +166,7 @@ def test_upload_switch_and_brush(visit: Visit) -> None:
 def test_keyboard_alone_is_enough(visit: Visit) -> None:
     page = visit.go("/?test=1")
     page.wait_for_selector(".panel")
-    assert page.evaluate("document.activeElement.id") == "result"
+    visit.until("document.activeElement.id === 'result'")
 
     def tab_to(script: str) -> None:
         for _ in range(80):
@@ -180,7 +180,7 @@ def test_keyboard_alone_is_enough(visit: Visit) -> None:
     chosen = page.evaluate("document.activeElement.dataset.name")
     page.keyboard.press("Enter")
     page.wait_for_selector(f'.panel[data-class="{chosen}"]')
-    assert page.evaluate("document.activeElement.dataset.name") == chosen  # the focus stays where it was
+    visit.until(f"document.activeElement.dataset.name === {chosen!r}")  # the focus stays where it was
     tab_to("document.activeElement.classList.contains('stage')")
     for key in ("ArrowLeft", "ArrowUp", "+", "Enter"):
         page.keyboard.press(key)
