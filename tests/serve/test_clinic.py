@@ -75,9 +75,13 @@ def test_replace_pin_and_reselect(own_copy: Served) -> None:
         assert found["images"][0]["id"] == first["source"] and found["images"][0]["support"]
         other = next(image["id"] for image in found["images"] if not image["support"])
         assert client.get(f"{CLINIC}/image", params={"id": other}).headers["content-type"] == "image/png"
+        picture = client.get("/api/v1/supports/0/picture").content
+        alike = client.get("/api/v1/overview").json()["support_similarity"]
         edit = {"action": "replace", "support": 0, "source": first["source"], "image": other}
         outcome = client.post(f"{CLINIC}/apply", json=edit).json()
         assert outcome["added"] == [other] and outcome["removed"] == [first["source"]]
+        assert client.get("/api/v1/supports/0/picture").content != picture
+        assert client.get("/api/v1/overview").json()["support_similarity"] != alike
         stale = client.post(f"{CLINIC}/apply", json=edit)
         assert stale.status_code == 409 and "changed" in stale.json()["error"]
         now = next(one for one in client.get(CLINIC).json()["supports"] if one["source"] == other)

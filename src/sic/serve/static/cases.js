@@ -2,7 +2,7 @@
 
 import { get, getBytes, model } from "/static/api.js";
 import { byId, fail, make, percent, short } from "/static/elements.js";
-import { drawSigned, pixels, prepare } from "/static/maps.js";
+import { drawPixels, drawSigned, pixels, prepare, scaleEnd } from "/static/maps.js";
 import { openRelying } from "/static/tests.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -35,14 +35,11 @@ function card(one) {
   if (one.shown) {
     const draw = async () => {
       if (mode === "colours") {
-        const image = await pixels(`/api/v1/supports/${one.support}/picture`);
-        picture.width = image.width;
-        picture.height = image.height;
-        picture.getContext("2d").putImageData(image, 0, 0);
+        drawPixels(picture, await pixels(`/api/v1/supports/${one.support}/picture`));
         return;
       }
       const ready = prepare(new Float32Array(await getBytes(`/api/v1/supports/${one.support}/map`)), [described.size, described.size]);
-      drawSigned(picture, ready, ready.limit, await pixels(`/api/v1/supports/${one.support}/image`));
+      drawSigned(picture, ready, scaleEnd(ready), await pixels(`/api/v1/supports/${one.support}/image`));
     };
     new IntersectionObserver((entries, observer) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;

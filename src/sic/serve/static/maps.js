@@ -35,14 +35,17 @@ function smoothed(map, height, width, reach = 2) {
   return result;
 }
 
-/** A map made ready for drawing: smoothed, and the value at which its colours end. */
+/** A map made ready for drawing: smoothed, where its values end (but for a few), and how much there is to draw. */
 export function prepare(map, [height, width]) {
   const drawn = smoothed(map, height, width);
   const sizes = drawn.map(Math.abs).sort();
-  const strength = Math.min(1, Math.abs(total(map)) / FULL_STRENGTH);
-  const limit = Math.max(sizes[Math.floor(0.995 * (sizes.length - 1))], 1e-12) / Math.max(strength, 1e-6);
-  return { drawn, limit, height, width };
+  const limit = Math.max(sizes[Math.floor(0.995 * (sizes.length - 1))], 1e-12);
+  return { drawn, limit, strength: Math.min(1, Math.abs(total(map)) / FULL_STRENGTH), height, width };
 }
+
+/** The value at which the colours of prepared maps end: one scale for all, pale where there is hardly any evidence. */
+export const scaleEnd = (...maps) =>
+  Math.max(...maps.map((one) => one.limit)) / Math.max(1e-6, ...maps.map((one) => one.strength));
 
 /** Red for, blue against, over a pale grey copy of the image. `image`: ImageData or null. */
 export function drawSigned(canvas, { drawn, height, width }, limit, image) {

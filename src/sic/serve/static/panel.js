@@ -2,7 +2,7 @@
 
 import { getBytes } from "/static/api.js";
 import { letter, make, percent, signed } from "/static/elements.js";
-import { drawPixels, drawScale, drawSigned, floats, inside, pixels, prepare } from "/static/maps.js";
+import { drawPixels, drawScale, drawSigned, floats, inside, pixels, prepare, scaleEnd } from "/static/maps.js";
 import { stage } from "/static/region.js";
 
 /** A class as the server explained it, with its maps decoded. */
@@ -54,6 +54,7 @@ function steps(explained, bias) {
 /** One case: its image, what the model remembers of it, what it adds, and how much of that comes from the region. */
 function caseCard(one, slot, size, relying) {
   const name = `Case ${letter(slot)}`;
+  let latest;
   const share = make("span", {});
   const bar = make("div", { className: "share-bar", "aria-hidden": "true" }, share);
   const from = make("span", { className: "region number" });
@@ -72,17 +73,15 @@ function caseCard(one, slot, size, relying) {
   return {
     box,
     async draw(mode) {
+      latest = mode;  // another one may be chosen while this one is on its way
       if (!one.shown) return;
       if (mode === "colours") {
-        const image = new Image();
-        image.src = `/api/v1/supports/${one.support}/picture`;
-        await image.decode();
-        [picture.width, picture.height] = [image.naturalWidth, image.naturalHeight];
-        picture.getContext("2d").drawImage(image, 0, 0);
+        one.colours ??= await pixels(`/api/v1/supports/${one.support}/picture`);
+        if (mode === latest) drawPixels(picture, one.colours);
       } else {
         one.own ??= prepare(new Float32Array(await getBytes(`/api/v1/supports/${one.support}/map`)), size);
         one.image ??= await pixels(`/api/v1/supports/${one.support}/image`);
-        drawSigned(picture, one.own, one.own.limit, one.image);
+        if (mode === latest) drawSigned(picture, one.own, scaleEnd(one.own), one.image);
       }
     },
     sum(mask) {
@@ -100,8 +99,8 @@ const part = (value, whole) => (Math.abs(whole) < 0.005 ? "hardly any" : percent
 
 /** The panel of a class; `relying` opens the list of test images that rely on a case, where there are test images. */
 export function panel(explained, context) {
-  const { region, size, bias, touch, relying } = context;
-  const { box: place, canvas } = stage(region, `The image, with what speaks for and against ${explained.name}`, touch);
+  const { region, size, bias, touch, relying, signal } = context;
+  const { box: place, canvas } = stage(region, `The image, with what speaks for and against ${explained.name}`, touch, signal);
   const scale = legend();
   const whole = make("p", { className: "region" });
   const cases = explained.cases.map((one, slot) => caseCard(one, slot, size, relying));
@@ -142,15 +141,15 @@ export function panel(explained, context) {
 /** Where two classes differ: their maps' difference explains the difference of their scores. */
 export function difference(first, second, context) {
   const map = first.map.map((value, i) => value - second.map[i]);
-  const ready = prepare(map, context.size);
-  const { box: place, canvas } = stage(context.region, `Where ${first.name} and ${second.name} differ`, context.touch);
+  const ready = prepare(map, context.size), end = scaleEnd(ready);
+  const { box: place, canvas } = stage(context.region, `Where ${first.name} and ${second.name} differ`, context.touch, context.signal);
   const scale = legend(`blue: more for ${second.name}, red: more for ${first.name}`);
-  scale.low.textContent = `−${ready.limit.toPrecision(2)}`;
-  scale.high.textContent = `+${ready.limit.toPrecision(2)}`;
+  scale.low.textContent = `−${end.toPrecision(2)}`;
+  scale.high.textContent = `+${end.toPrecision(2)}`;
   const words = make("p", { className: "region" });
   const gap = first.logit - second.logit;
   const [ahead, behind] = gap >= 0 ? [first, second] : [second, first];
-  drawSigned(canvas, ready, ready.limit, context.image);
+  drawSigned(canvas, ready, end, context.image);
   const box = make("div", {},
     make("h2", { textContent: `${first.name} or ${second.name}?` }),
     make("div", { className: "body" }, make("div", {}, place, scale.box),

@@ -57,8 +57,9 @@ export class Region extends EventTarget {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** A canvas to draw a map on, over which the region can be moved and marked; `touch()` says whether fingers mark. */
-export function stage(region, label, touch) {
+/** A canvas to draw a map on, over which the region can be moved and marked, until `signal`; `touch()` says whether
+ * fingers mark. */
+export function stage(region, label, touch, signal) {
   const canvas = make("canvas", { "aria-hidden": "true" });
   const shade = make("canvas", { "aria-hidden": "true", width: region.width, height: region.height });
   const outline = document.createElementNS(SVG, "svg");
@@ -83,7 +84,7 @@ export function stage(region, label, touch) {
     for (let i = 0; i < region.marked.length; i++) dark.data[4 * i + 3] = region.marked[i] ? 0 : 140;
     context.putImageData(dark, 0, 0);
   };
-  region.addEventListener("change", update);
+  region.addEventListener("change", update, { signal });
   update();
 
   const place = (event) => {

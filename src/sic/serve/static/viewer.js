@@ -2,7 +2,7 @@
 
 import { explain, get, model, share } from "/static/api.js";
 import { byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
-import { drawPixels, pixels } from "/static/maps.js";
+import { drawPixels, pixels, scaleEnd } from "/static/maps.js";
 import { decode, difference, panel } from "/static/panel.js";
 import { Region } from "/static/region.js";
 import { openRelying, startTests } from "/static/tests.js";
@@ -116,7 +116,9 @@ async function choose(names, focus) {
 async function show() {
   listClasses();
   const { answer, classes, shown, region, image } = current;
-  const context = { region, image, size: answer.size, bias: answer.bias, touch, relying: described.tests ? relying : null };
+  current.gone?.abort();  // what was shown before need not follow the pointer any more
+  current.gone = new AbortController();
+  const context = { signal: current.gone.signal, region, image, size: answer.size, bias: answer.bias, touch, relying: described.tests ? relying : null };
   current.panels = shown.map((name) => panel(classes.get(name), context));
   byId("panels").replaceChildren(...current.panels.map((one) => one.box));
   byId("panels").className = shown.length > 1 ? "two" : "";
@@ -129,16 +131,9 @@ async function show() {
 
 /** Classes beside each other share one colour scale. */
 async function draw() {
-  const limit = Math.max(...current.panels.map((one) => one.explained.ready.limit));
-  const single = current.panels.length === 1;
-  await Promise.all(current.panels.map((one) => one.draw(mode, single ? one.explained.ready.limit : sharedLimit(limit), current.image)));
+  const end = scaleEnd(...current.panels.map((one) => one.explained.ready));
+  await Promise.all(current.panels.map((one) => one.draw(mode, end, current.image)));
 }
-
-// A class with hardly any evidence has an endless limit, so that it stays pale: it must not make the others pale, too.
-const sharedLimit = (limit) => {
-  const usual = current.panels.map((one) => one.explained.ready.limit).filter((one) => one < limit);
-  return limit > 1 && usual.length ? Math.max(...usual) : limit;
-};
 
 let speaking;
 function sums() {
