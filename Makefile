@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 # together.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test check clean
+.PHONY: demo test check browser clean
 
 demo: $(READY)
 	$(BIN)/sic demo --out runs/demo
@@ -21,7 +21,14 @@ check: $(READY)
 	$(BIN)/mypy
 	$(PYTEST) -m "not slow"
 
-test: check
+# Chromium, for the tests of the web pages: installed where it is missing and that is possible.
+browser:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+		test "$$(id -u)" = 0 && command -v apt-get && apt-get -qq update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium; } || \
+		echo "There is no Chromium and it cannot be installed here: the web pages are not tested."
+
+test: check browser
 	$(PYTEST) -m slow
 
 $(READY): pyproject.toml constraints.txt

@@ -25,8 +25,9 @@ USES: dict[str, set[str]] = {
     "clinic": {"methods", "supports", "data", "directory", "explain", "evaluate", "errors", "version"},
 }
 USES["model"] = set(USES)
-USES["report"] = {*USES, "model"}
-USES["cli"] = {*USES, "report"}
+USES["report"] = set(USES)
+USES["serve"] = set(USES) - {"report"}
+USES["cli"] = set(USES)
 TOP = {"__init__", "__main__"}
 """The package's front doors: the lazy names of `sic` and `python -m sic`."""
 

@@ -1,6 +1,6 @@
 """The model as users hold it: `sic.load`, then `predict` and `explain`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from sic.errors import SicError
 from sic.evaluate.accuracy import accuracy_figures
 from sic.evaluate.outputs import logits, view_batches
 from sic.explain import Explanation, Latents, Overview, ProjectionMethod, explain_classes, look
-from sic.methods import SIC, Classifier, odds
+from sic.methods import SIC, Classifier, Contributions, odds
 from sic.supports import Support
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ ImageInput = str | Path | Image.Image | Tensor
 class Evidence:
     """What one case adds to its class's logit (NW-Head: to its probability)."""
 
+    support: int
+    """Its place in `Model.supports`."""
     label: str
     source: str
     value: float
@@ -110,14 +112,23 @@ class Model:
             [self.classes[label] for label in labels],
             dict(zip(self.classes, probabilities.tolist(), strict=True)),
             [
-                Evidence(self.classes[self.supports[i].label], self.supports[i].source, evidence[i].item())
+                Evidence(i, self.classes[self.supports[i].label], self.supports[i].source, evidence[i].item())
                 for i in ranked
             ],
             bool(found),
         )
 
-    def explain(self, image: ImageInput, classes: Sequence[str] | None = None, truth: str | None = None) -> Explanation:
-        """Explain one image: the predicted classes (the nearest one where nothing is similar), or those named."""
+    def explain(
+        self,
+        image: ImageInput,
+        classes: Sequence[str] | None = None,
+        truth: str | None = None,
+        own: Mapping[int, Contributions] | None = None,
+    ) -> Explanation:
+        """Explain one image: the predicted classes (the nearest one where nothing is similar), or those named.
+
+        `own`: support contributions that are known already, by support; the others are computed.
+        """
         view = self.tensor(image)
         prediction = self.predict(view)
         wanted = list(classes or prediction.labels)
@@ -127,7 +138,7 @@ class Model:
             if name not in self.classes:
                 raise SicError(f"The model has no class {name!r}; it knows {', '.join(self.classes)}.")
         explained = explain_classes(
-            self.classifier, self.supports, self.classes, view, [self.classes.index(name) for name in wanted]
+            self.classifier, self.supports, self.classes, view, [self.classes.index(name) for name in wanted], own
         )
         title = Path(image).name if isinstance(image, str | Path) else "Why this answer"
         return Explanation(

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,13 +49,13 @@ PICTURE = [
 DECODERS = "pip install 'pylibjpeg[all]'"
 
 
-def read_dicom(path: Path) -> Image.Image:
+def read_dicom(file: Path | BinaryIO) -> Image.Image:
     """One picture: modality table or rescaling, VOI table or window, MONOCHROME1 inverted, scaled to 8 bits.
 
     Of several windows the first counts. Grey values without any span their own range if they have more than 8 bits.
     """
-    with reasons(path), _own_words():
-        dataset = _read(path, PICTURE)
+    with reasons(_path(file)), _own_words():
+        dataset = _read(file, PICTURE)
         _refuse_what_is_no_picture(dataset)
         stored = _decode(dataset)
         photometric = dataset.PhotometricInterpretation
@@ -67,13 +67,17 @@ def read_dicom(path: Path) -> Image.Image:
         return _rgb(1 - grey if photometric == "MONOCHROME1" else grey)
 
 
-def dicom_size(path: Path) -> tuple[int, int]:
+def dicom_size(file: Path | BinaryIO) -> tuple[int, int]:
     """(width, height), from the header."""
-    with reasons(path), _own_words():
-        dataset = _read(path, SIZE)
+    with reasons(_path(file)), _own_words():
+        dataset = _read(file, SIZE)
         if not (dataset.get("Rows") and dataset.get("Columns")):
             raise UnreadableImage("a DICOM file without an image")
         return int(dataset.Columns), int(dataset.Rows)
+
+
+def _path(file: Path | BinaryIO) -> Path | None:
+    return file if isinstance(file, Path) else None
 
 
 @contextmanager
@@ -93,14 +97,14 @@ def _own_words() -> Iterator[None]:
             raise UnreadableImage("not a DICOM file, or a damaged one") from None
 
 
-def _read(path: Path, elements: list[str]) -> "Dataset":
+def _read(file: Path | BinaryIO, elements: list[str]) -> "Dataset":
     from pydicom import dcmread
     from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-    if path.stat().st_size == 0:
+    if isinstance(file, Path) and file.stat().st_size == 0:
         raise UnreadableImage("empty file")
     # Forced: old files lack the preamble, and some of them the name of the transfer syntax.
-    dataset = dcmread(path, force=True, specific_tags=elements)
+    dataset = dcmread(file, force=True, specific_tags=elements)
     if "TransferSyntaxUID" not in dataset.file_meta:
         implicit, little = dataset.original_encoding
         explicit = ExplicitVRLittleEndian if little else ExplicitVRBigEndian

@@ -52,8 +52,13 @@ def read_image(path: Path) -> Image.Image:
 
         return read_dicom(path)
     with reasons(path), Image.open(path) as image:
-        image.load()
-        return _to_rgb(_upright(image))
+        return upright_rgb(image)
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """The picture of an opened file, as `read_image` gives it."""
+    image.load()
+    return _to_rgb(_upright(image))
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -76,8 +81,8 @@ def is_dicom(path: Path) -> bool:
 
 
 @contextmanager
-def reasons(path: Path) -> Iterator[None]:
-    """Whatever fails to read `path` raises UnreadableImage."""
+def reasons(path: Path | None = None) -> Iterator[None]:
+    """Whatever fails to read `path` (or what is not on disk) raises UnreadableImage."""
     try:
         yield
     except FileNotFoundError:
@@ -85,7 +90,8 @@ def reasons(path: Path) -> Iterator[None]:
     except PermissionError:
         raise UnreadableImage("no permission to read it") from None
     except UnidentifiedImageError:
-        raise UnreadableImage("empty file" if path.stat().st_size == 0 else "not an image") from None
+        empty = path is not None and path.stat().st_size == 0
+        raise UnreadableImage("empty file" if empty else "not an image") from None
     except Image.DecompressionBombError:
         raise UnreadableImage("too many pixels to decode safely") from None
     except (

@@ -6,7 +6,7 @@ from sic.explain.contributions import (
     neuron_contributions,
     support_contributions,
 )
-from sic.explain.explanation import ClassExplanation, Explanation, SupportCase, explain_classes
+from sic.explain.explanation import ClassExplanation, Explanation, SupportCase, explain_classes, own_contributions
 from sic.explain.overview import Latents, Overview, look
 from sic.explain.picture import rgba
 from sic.explain.projection import Method as ProjectionMethod
@@ -23,6 +23,7 @@ __all__ = [
     "look",
     "negative_share",
     "neuron_contributions",
+    "own_contributions",
     "rgba",
     "support_contributions",
 ]

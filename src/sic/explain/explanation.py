@@ -1,5 +1,6 @@
 """Everything that explains one prediction, in one place: figure and prose are drawn from it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,14 +83,24 @@ MOST = 10
 
 
 def explain_classes(
-    classifier: Classifier, supports: list[Support], names: list[str], image: Tensor, classes: list[int]
+    classifier: Classifier,
+    supports: list[Support],
+    names: list[str],
+    image: Tensor,
+    classes: list[int],
+    known: Mapping[int, Contributions] | None = None,
 ) -> list[ClassExplanation]:
-    """Explain the logits of `classes` for one image 3×H×W: one backward pass per class and per case."""
+    """Explain the logits of `classes` for one image 3×H×W: one backward pass per class and per case.
+
+    `known`: support contributions by support, where the caller has them already.
+    """
     with torch.no_grad():
         outputs, evidence = classifier.answer(image[None])
     probabilities = classifier.probabilities(outputs)[0]
     indices = _shown(classifier, evidence[0], classes)
-    own = _own_contributions(classifier, supports, indices) if isinstance(classifier, SIC) else {}
+    own = dict(known or {})
+    if isinstance(classifier, SIC):
+        own |= own_contributions(classifier, supports, [index for index in indices if index not in own])
     speaking = (
         classifier.explain_evidence(image[None], torch.tensor([indices], device=image.device)) if indices else None
     )
@@ -137,7 +148,8 @@ def _image(support: Support, like: Tensor) -> Tensor | None:
     return torch.from_numpy(support.image.copy()).permute(2, 0, 1).to(like) / 255
 
 
-def _own_contributions(classifier: SIC, supports: list[Support], indices: list[int]) -> dict[int, Contributions]:
+def own_contributions(classifier: SIC, supports: list[Support], indices: Sequence[int]) -> dict[int, Contributions]:
+    """Support contributions of those supports (indices) whose image is kept."""
     shown = [index for index in indices if supports[index].image is not None]
     if not shown:
         return {}

@@ -2,7 +2,7 @@
 
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,8 +24,8 @@ LEGEND = (
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
-def draw(explanation: Explanation, path: Path) -> None:
-    """Write the figure to `path`; its suffix says the format."""
+def draw(explanation: Explanation, path: Path | BinaryIO) -> None:
+    """Write the figure to `path`; its suffix says the format (an open file gets PNG)."""
     columns = 3 + max(len(c.cases) for c in explanation.classes)
     rows = len(explanation.classes)
     width = columns * (PANEL + 0.2) + 0.6

@@ -1,0 +1,108 @@
+"""`sic serve`: look at images, their reasons and the model's cases in a web browser."""
+
+import contextlib
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sic.cli.console import ERR, print_json
+from sic.errors import SicError
+
+LOCAL = ("127.0.0.1", "::1", "localhost")
+SHORTEST_TOKEN = 12
+
+
+def serve(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None, typer.Option(envvar="SIC_TOKEN", help="Callers must present this (also read from $SIC_TOKEN).")
+    ] = None,
+    no_token: Annotated[bool, typer.Option("--no-token", help="Let everybody in who can reach --host.")] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A host name that this server goes by; may be repeated.")
+    ] = None,
+    allow_edits: Annotated[
+        bool, typer.Option("--allow-edits", help="Let others edit the supports, too, where --host lets them in.")
+    ] = False,
+    max_megabytes: Annotated[float, typer.Option(min=0.1, help="Largest upload.")] = 32,
+    max_megapixels: Annotated[float, typer.Option(min=0.01, help="Largest image, in millions of pixels.")] = 40,
+    max_images: Annotated[int, typer.Option(min=1, help="Most images in one request.")] = 16,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Longest line of requests.")] = 16,
+    max_seconds: Annotated[float, typer.Option(min=0.1, help="Longest time for one request.")] = 60,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready to listen.")] = False,
+) -> None:
+    """Open the viewer and the HTTP interface of a model on this machine."""
+    _refuse_open_doors(host, token, no_token)
+    listening = _listen(host, port)  # before anything that takes time
+    try:
+        import uvicorn
+
+        from sic.serve.app import create_app
+    except ImportError:
+        raise SicError("The viewer needs FastAPI: pip install 'sic[serve]'.") from None
+
+    import torch
+    from PIL import Image
+
+    from sic.model import load
+    from sic.serve.desk import Desk
+    from sic.serve.engine import Engine
+    from sic.serve.limits import Limits
+    from sic.serve.testset import find
+
+    limits = Limits(int(max_megabytes * 2**20), int(max_megapixels * 1e6), max_images, max_waiting, max_seconds)
+    loaded = load(model, "cuda" if torch.cuda.is_available() else "cpu")
+    loaded.sic  # noqa: B018  (refuses what has no cases to look at)
+    tests = find(model, loaded)
+    if isinstance(tests, str):
+        ERR.print(f"{tests} The viewer shows uploaded images only.", markup=False)
+    engine = Engine(loaded, model.resolve().name, None if isinstance(tests, str) else tests)
+    names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
+    # Pictures inside other files (DICOM) are decoded by Pillow on its own; it refuses twice this number.
+    Image.MAX_IMAGE_PIXELS = limits.pixels // 2
+    config = uvicorn.Config(
+        create_app(engine, Desk(model, engine, host in LOCAL or allow_edits), limits, token, names),
+        log_level="warning",
+        access_log=False,  # addresses would name images
+        server_header=False,
+        limit_concurrency=8 * max_waiting + 64,
+        timeout_keep_alive=10,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listening.getsockname()[1]}/"
+    if json:
+        print_json({"address": address, "model": str(model), "token": token is not None})
+        sys.stdout.flush()
+    else:
+        ERR.print(f"{address}{'?token=…' if token else ''} shows {model}; Ctrl-C ends it.", markup=False)
+    with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+        uvicorn.Server(config).run([listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise SicError(f"--host {host} --port {port} cannot be used ({error.strerror}); choose another port.") from None
+
+
+def _refuse_open_doors(host: str, token: str | None, no_token: bool) -> None:
+    if token is not None and no_token:
+        raise SicError("--token and --no-token exclude each other.")
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isalnum()):
+        raise SicError(
+            f"--token must be {SHORTEST_TOKEN} or more letters and digits; "
+            "python -c 'import secrets; print(secrets.token_hex(16))' makes one."
+        )
+    if host not in LOCAL and token is None and not no_token:
+        raise SicError(
+            f"--host {host} lets other machines in: add --token TOKEN, or --no-token if everybody there may see the "
+            "images of the model."
+        )

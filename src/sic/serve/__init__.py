@@ -1,0 +1,1 @@
+"""The web viewer and its HTTP interface (needs the extra `serve`)."""

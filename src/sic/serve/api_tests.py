@@ -1,0 +1,92 @@
+"""What needs the images that the model was not trained on: `/api/v1/tests`, `/supports/…/relying`, `/overview`."""
+
+import asyncio
+import contextlib
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Query
+from fastapi.responses import Response
+
+from sic.serve import schemas
+from sic.serve.answers import V1, Site, image_answer
+from sic.serve.engine import png
+from sic.serve.limits import Refused
+from sic.serve.work import Check
+
+
+def add(app: FastAPI, site: Site) -> None:
+    engine, worker = site.engine, site.worker
+
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def look() -> None:
+        """Look at all test images, a few at a time, whenever nobody waits."""
+        tests = engine.tests
+        while tests is not None and not tests.done:
+            if worker.unfinished:
+                await asyncio.sleep(0.1)
+                continue
+            with contextlib.suppress(Refused):
+                await worker.run(lambda _: tests.look_further(engine.model))
+
+    def look_at_all() -> None:
+        if engine.tests is None:
+            raise Refused(404, "The model's test images are not at hand.")
+        if not engine.tests.done and not tasks:
+            task = asyncio.create_task(look())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    @app.get(f"{V1}/tests", tags=["test images"], response_model=schemas.TestImages, summary="Browse the test images")
+    async def listed(
+        offset: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=100)] = 24,
+        show: Annotated[Literal["all", "wrong", "unlike"], Query(description="unlike: no similar case.")] = "all",
+    ) -> Any:
+        """`wrong` and `unlike` look at all images, in the background: `looked_at` says how far that is."""
+        look_at_all()
+        tests = engine.tests
+        assert tests is not None
+
+        def job(_: Check) -> dict[str, Any]:
+            if show == "all":
+                places = list(range(len(tests.samples)))
+            else:
+                key = "right" if show == "wrong" else "similar_case"
+                known = engine.test_list(range(len(tests.latents)))
+                places = [entry["test"] for entry in known if entry.get(key) is False]
+            return {
+                "set": tests.name,
+                "images": engine.test_list(places[offset : offset + limit]),
+                "matching": len(places),
+                "looked_at": len(tests.latents),
+                "of": len(tests.samples),
+            }
+
+        return await worker.run(job)
+
+    @app.get(f"{V1}/tests/{{number}}/image", tags=["test images"], summary="A test image as the model sees it")
+    def image(number: int) -> Response:  # not the model's work: it need not wait in line
+        return image_answer(png(engine.test_view(number)[1]))
+
+    @app.get(
+        f"{V1}/supports/{{number}}/relying",
+        tags=["test images"],
+        response_model=schemas.Relying,
+        summary="Which test images rely on a support",
+    )
+    async def relying(number: int) -> Any:
+        look_at_all()
+        return await worker.run(lambda _: engine.relying(number))
+
+    @app.get(
+        f"{V1}/overview",
+        tags=["model"],
+        response_model=schemas.Overview,
+        summary="How alike the classes are, and where images and supports lie",
+    )
+    async def overview() -> Any:
+        """Test images take part as far as they have been looked at, which goes on in the background."""
+        if engine.tests is not None:
+            look_at_all()
+        return await worker.run(lambda _: engine.overview())

@@ -1,0 +1,118 @@
+"""The clinic of the served model: opened when it is asked for, because it looks at every image of the training."""
+
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from sic.clinic import Clinic, Edit, Outcome
+from sic.clinic.history import standing
+from sic.clinic.outcome import figures
+from sic.data.dataset import Sample
+from sic.errors import SicError
+from sic.model import Model
+from sic.serve.engine import Engine
+from sic.serve.limits import Refused
+
+SHOWN = 60
+"""Candidates named at once."""
+
+
+class Desk:
+    """Edits go to the model directory and to the engine, or to neither."""
+
+    def __init__(self, folder: Path, engine: Engine, allowed: bool = True) -> None:
+        self.folder, self.engine, self.allowed = folder, engine, allowed
+        self.state: Literal["closed", "opening", "open", "failed"] = "closed"
+        self.error: str | None = None
+        self.done, self.total = 0, 0
+        self._clinic: Clinic | None = None
+        self._samples: dict[str, Sample] = {}
+
+    def open(self) -> None:
+        """Begin to open it, in a thread of its own: answers about images need not wait for that."""
+        self._allow()
+        if self.state in ("closed", "failed"):
+            self.state, self.error = "opening", None
+            threading.Thread(target=self._open, name="sic-clinic", daemon=True).start()
+
+    def _open(self) -> None:
+        def progress(done: int, total: int) -> None:
+            self.done, self.total = done, total
+
+        try:
+            clinic = Clinic(self.folder, progress=progress)
+        except Exception as error:  # whatever it is, the page must not wait for ever
+            known = isinstance(error, SicError)
+            self.error = str(error) if known else f"The clinic cannot be opened ({type(error).__name__}: {error})."
+            self.state = "failed"
+            return
+        self._samples = {sample.id: sample for split in clinic.examined.splits.values() for sample in split}
+        self._clinic = clinic
+        self.state = "open"
+
+    def _allow(self) -> None:
+        if not self.allowed:
+            raise Refused(403, "Supports can be edited on the server's own machine only; --allow-edits changes that.")
+
+    @property
+    def clinic(self) -> Clinic:
+        self._allow()
+        if self._clinic is None:
+            raise Refused(409, "The clinic is not open yet: POST /api/v1/clinic/open first.")
+        return self._clinic
+
+    def describe(self) -> dict[str, Any]:
+        about: dict[str, Any] = {
+            "allowed": self.allowed,
+            "state": self.state,
+            "done": self.done,
+            "total": self.total,
+            "error": self.error,
+        }
+        if self._clinic is None or not self.allowed:
+            return about
+        clinic, shown = self._clinic, self._clinic.examined.model.supports
+        records = clinic.history()
+        return about | {
+            "problems": clinic.problems,
+            "figures": figures(clinic.examined, "validation"),
+            "supports": [asdict(info) | {"shown": shown[info.index].image is not None} for info in clinic.list()],
+            "history": [asdict(record) for record in records],
+            "can_undo": len(standing(records)),
+        }
+
+    def candidates(self, label: str, near: int | None) -> dict[str, Any]:
+        found = self.clinic.candidates(label, near)
+        images = [{"id": c.id, "distance": c.distance, "support": c.support} for c in found[:SHOWN]]
+        return {"total": len(found), "images": images}
+
+    def sample(self, id: str) -> Sample:
+        """An image by its id in the data; an id that is not known is no path to anything."""
+        self.clinic  # noqa: B018 - refuses where it is not open
+        if id not in self._samples:
+            raise Refused(404, "The model's data has no such image.")
+        return self._samples[id]
+
+    def preview(self, edit: Edit, source: str | None) -> dict[str, Any]:
+        self._same(edit, source)
+        return asdict(self.clinic.preview(edit))
+
+    def apply(self, edit: Edit, source: str | None) -> dict[str, Any]:
+        self._same(edit, source)
+        return self._changed(self.clinic.apply(edit))
+
+    def undo(self) -> dict[str, Any]:
+        return self._changed(self.clinic.undo())
+
+    def _changed(self, outcome: Outcome) -> dict[str, Any]:
+        self.engine.use(Model(self.clinic.examined.model))
+        return asdict(outcome)
+
+    def _same(self, edit: Edit, source: str | None) -> None:
+        """Numbers move when a support is dropped: whoever still looks at an old list must not hit another one."""
+        cases = self.clinic.examined.cases
+        if source is None or not isinstance(edit.support, int):
+            return
+        if not 0 <= edit.support < len(cases) or cases[edit.support].source != source:
+            raise Refused(409, "The supports have changed in the meantime; load the page again.")

@@ -1,0 +1,293 @@
+"""What the server computes: a model's answers as plain data. Used by one thread at a time."""
+
+import base64
+import io
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sic.explain import Explanation, look, own_contributions, rgba
+from sic.explain.picture import strength
+from sic.methods import SIC, Contributions
+from sic.model import Model
+from sic.serve.limits import Refused
+from sic.serve.testset import TestSet
+
+KEPT = 48
+"""Supports whose contributions are kept in memory."""
+MOST = 8
+"""Classes explained at once."""
+RELYING = 24
+"""Images named as relying on a support."""
+
+
+def png(pixels: Tensor) -> bytes:
+    """3×H×W or 4×H×W in [0, 1] → a PNG file."""
+    array = (pixels.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(array)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def float32(maps: Tensor) -> bytes:
+    """Little-endian float32, row by row."""
+    return maps.detach().cpu().numpy().astype("<f4").tobytes()
+
+
+def colours(contributions: Contributions) -> Tensor:
+    """The colours that the model looks for, 4×H×W: pale where there is hardly any evidence."""
+    picture = rgba(contributions.weights[None], contributions.maps[None])[0]
+    picture[3] *= strength(contributions.maps)
+    return picture
+
+
+def text64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+class Engine:
+    """A loaded model and, where its data is at hand, its test set."""
+
+    def __init__(self, model: Model, name: str, tests: TestSet | None) -> None:
+        self.model, self.name, self.tests = model, name, tests
+        self._own: OrderedDict[int, Contributions] = OrderedDict()
+        self._overview: tuple[int, dict[str, Any]] | None = None
+
+    @property
+    def classifier(self) -> SIC:
+        return self.model.sic
+
+    def use(self, model: Model) -> None:
+        """Go on with the same network and other supports."""
+        self.model = model
+        self._own.clear()
+        self._overview = None
+
+    def describe(self) -> dict[str, Any]:
+        config = self.model.config
+        return {
+            "name": self.name,
+            "task": config.task,
+            "classes": self.model.classes,
+            "size": config.preprocessing.size,
+            "fit": config.preprocessing.fit,
+            "backbone": config.backbone,
+            "bias": self.classifier.bias,
+            "temperature": config.temperature,
+            "supports": len(self.model.supports),
+            "figures": config.figures,
+            "tests": None
+            if self.tests is None
+            else {"name": self.tests.name, "caution": self.tests.caution, "images": len(self.tests.samples)},
+        }
+
+    def predict(self, names: Sequence[str], views: Sequence[Tensor]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": name,
+                "labels": prediction.labels,
+                "similar_case": prediction.similar_case,
+                "nearest": max(prediction.probabilities.items(), key=lambda one: one[1])[0],
+                "probabilities": prediction.probabilities,
+                "evidence": [vars(evidence) for evidence in prediction.evidence],
+            }
+            for name, prediction in zip(names, self.model.predict_many(views), strict=True)
+        ]
+
+    def explain(self, name: str, view: Tensor, classes: Sequence[str], truth: str | None = None) -> Explanation:
+        """`classes`: those to explain; empty for the answer's own."""
+        known = self.model.classes
+        for wanted in classes:
+            if wanted not in known:
+                raise Refused(422, f"The model has no class {wanted!r}; /api/v1/model lists them.")
+        names = list(dict.fromkeys(classes))
+        if len(names) > MOST:
+            raise Refused(422, f"At most {MOST} classes are explained at once.")
+        if not names:
+            prediction = self.model.predict(view)
+            names = sorted(prediction.labels, key=lambda label: -prediction.probabilities[label])[:MOST]
+        labels = {known.index(label) for label in names}
+        indices = [i for i, support in enumerate(self.model.supports) if support.label in labels]
+        own = {i: found for i in indices if (found := self.own(i)) is not None}
+        return replace(self.model.explain(view, names or None, truth, own), title=name)
+
+    def explained(self, explanation: Explanation, maps: bool, pictures: bool) -> dict[str, Any]:
+        """An explanation as JSON; `maps` (float32) and `pictures` (PNG) in base64 where they are asked for."""
+        classes = []
+        for found in explanation.classes:
+            contributions = found.contributions
+            entry: dict[str, Any] = {
+                "name": found.name,
+                "logit": found.logit,
+                "probability": found.probability,
+                "pixels": contributions.maps.sum().item(),
+                "constant": contributions.constant.item(),
+                "residual": contributions.residual.item(),
+                "map": text64(float32(contributions.maps)) if maps else None,
+                "picture": text64(png(colours(contributions))) if pictures else None,
+                "cases": [
+                    {
+                        "support": case.index,
+                        "source": case.support.source,
+                        "evidence": case.evidence,
+                        "pixels": case.evidence_map.sum().item(),
+                        "shown": case.image is not None,
+                        "map": text64(float32(case.evidence_map)) if maps else None,
+                    }
+                    for case in found.cases
+                ],
+            }
+            classes.append(entry)
+        return {
+            "name": explanation.title,
+            "labels": explanation.labels,
+            "similar_case": explanation.similar_case,
+            "nearest": explanation.nearest,
+            "probabilities": explanation.probabilities,
+            "bias": explanation.bias,
+            "truth": explanation.truth,
+            "text": explanation.text,
+            "size": list(explanation.image.shape[-2:]),
+            "image": text64(png(explanation.image)) if pictures else None,
+            "classes": classes,
+        }
+
+    def figure(self, explanation: Explanation) -> bytes:
+        from sic.explain.figure import draw
+
+        buffer = io.BytesIO()
+        draw(explanation, buffer)
+        return buffer.getvalue()
+
+    def own(self, index: int) -> Contributions | None:
+        """The support contribution; None where the support's image is not kept."""
+        self.support(index)
+        if index in self._own:
+            self._own.move_to_end(index)
+            return self._own[index]
+        found = own_contributions(self.classifier, self.model.supports, [index])
+        if not found:
+            return None
+        self._own[index] = found[index]
+        if len(self._own) > KEPT:
+            self._own.popitem(last=False)
+        return found[index]
+
+    def support(self, index: int) -> Any:
+        if not 0 <= index < len(self.model.supports):
+            raise Refused(404, f"There is no support {index}; the model has {len(self.model.supports)}.")
+        return self.model.supports[index]
+
+    def supports(self) -> list[dict[str, Any]]:
+        norms = self.classifier.support_vectors.norm(dim=1).tolist()
+        return [
+            {
+                "support": index,
+                "label": self.model.classes[support.label],
+                "source": support.source,
+                "shown": support.image is not None,
+                "norm": norms[index],
+            }
+            for index, support in enumerate(self.model.supports)
+        ]
+
+    def support_image(self, index: int) -> bytes:
+        support = self.support(index)
+        if support.image is None:
+            raise Refused(404, "This model was saved without its support images.")
+        buffer = io.BytesIO()
+        Image.fromarray(support.image).save(buffer, "PNG")
+        return buffer.getvalue()
+
+    def support_map(self, index: int) -> bytes:
+        return float32(self._shown(index).maps)
+
+    def support_picture(self, index: int) -> bytes:
+        return png(colours(self._shown(index)))
+
+    def _shown(self, index: int) -> Contributions:
+        own = self.own(index)
+        if own is None:
+            raise Refused(404, "This model was saved without its support images.")
+        return own
+
+    def overview(self) -> dict[str, Any]:
+        """How alike the classes are and where latents lie, with the test images as far as they have been looked at."""
+        known = self.tests.embedded(self.model) if self.tests is not None else None
+        number = 0 if known is None else len(known.ids)
+        if self._overview is None or self._overview[0] != number:
+            # Without their images, which would all be explained here: the page asks for those that it shows.
+            cases = [replace(support, image=None) for support in self.model.supports]
+            found = look(self.classifier, cases, self.model.classes, known).as_json()
+            self._overview = number, {**found, "supports": self.supports()}
+        return {"model": self.name, **self._overview[1]}
+
+    def test_view(self, place: int) -> tuple[str, Tensor, list[str]]:
+        """Id, view and true classes of a test image."""
+        if self.tests is None or not 0 <= place < len(self.tests.samples):
+            raise Refused(404, f"There is no test image {place}.")
+        sample = self.tests.samples[place]
+        return sample.id, self.model.tensor(sample.path), [self.model.classes[label] for label in sample.labels]
+
+    def test_list(self, places: Sequence[int]) -> list[dict[str, Any]]:
+        """Test images with their true classes and, where they have been looked at, the answer."""
+        assert self.tests is not None
+        known, evidence = self.tests.evidence(self.model)
+        logits = dict(zip(known, self._logits(evidence), strict=True))
+        result = []
+        for place in places:
+            sample = self.tests.samples[place]
+            truth = [self.model.classes[label] for label in sample.labels]
+            entry: dict[str, Any] = {"test": place, "name": sample.id, "truth": truth, "answer": None, "right": None}
+            if place in logits:
+                found = (logits[place] >= 0).nonzero()[:, 0].tolist()
+                labels = found if self.model.config.task == "multi" else [int(logits[place].argmax())]
+                answer = [self.model.classes[label] for label in labels]
+                right = set(answer) == set(truth) if self.model.config.task == "multi" else answer[0] in truth
+                entry |= {"answer": answer, "right": right, "similar_case": bool(found)}
+            result.append(entry)
+        return result
+
+    def relying(self, index: int) -> dict[str, Any]:
+        """The test images that are told to be of this support's class, those that it adds most to first; `needed`: the
+        answer would be another without it. As far as they have been looked at."""
+        support = self.support(index)
+        if self.tests is None:
+            raise Refused(404, "The model's test images are not at hand, so nothing is known about who relies on it.")
+        known, evidence = self.tests.evidence(self.model)
+        logits = self._logits(evidence)
+        without = logits.clone()
+        without[:, support.label] -= evidence[:, index]
+        answers, needed = self._says(logits, support.label), self._says(without, support.label)
+        needed = answers & ~needed
+        ranked = sorted(answers.nonzero()[:, 0].tolist(), key=lambda row: -evidence[row, index].item())
+        entries = {entry["test"]: entry for entry in self.test_list([known[row] for row in ranked[:RELYING]])}
+        return {
+            **self.supports()[index],
+            "looked_at": len(self.tests.latents),
+            "of": len(self.tests.samples),
+            "answers": int(answers.sum()),
+            "needed": int(needed.sum()),
+            "images": [
+                {
+                    **entries[known[row]],
+                    "evidence": evidence[row, index].item(),
+                    "needed": bool(needed[row]),
+                }
+                for row in ranked[:RELYING]
+            ],
+        }
+
+    def _logits(self, evidence: Tensor) -> Tensor:
+        return self.classifier.logits(evidence.to(self.model.device)).cpu()
+
+    def _says(self, logits: Tensor, label: int) -> Tensor:
+        """n×C logits → n, whether the answer is (or includes) this class."""
+        yes = logits[:, label] >= 0
+        return yes if self.model.config.task == "multi" else yes & (logits.argmax(dim=1) == label)

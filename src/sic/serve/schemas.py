@@ -1,0 +1,182 @@
+"""What the HTTP interface answers, as OpenAPI describes it."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+
+class Error(BaseModel):
+    error: str = Field(examples=["scan.svg cannot be used: it is not one of JPEG, PNG, TIFF, WebP, GIF, BMP or DICOM."])
+
+
+class Evidence(BaseModel):
+    support: int = Field(description="The support's number.", examples=[7])
+    label: str = Field(description="Its class.", examples=["bird 2"])
+    source: str = Field(description="The training image's id.", examples=["train/2/000214.png"])
+    value: float = Field(description="What its similarity adds to the score of its class.", examples=[2.31])
+
+
+class Prediction(BaseModel):
+    name: str = Field(description="The file's name.", examples=["new.png"])
+    labels: list[str] = Field(description="The answer; several or none where images have several labels.")
+    similar_case: bool = Field(description="False: no class reaches 50 %, the image looks like none of the cases.")
+    nearest: str = Field(description="The class of the highest probability.", examples=["bird 2"])
+    probabilities: dict[str, float] = Field(
+        description="Sigmoids, one per class; they need not add up to 1.", examples=[{"bird 1": 0.08, "bird 2": 0.97}]
+    )
+    evidence: list[Evidence] = Field(description="All supports, the most similar first.")
+
+
+class Predictions(BaseModel):
+    model: str = Field(examples=["demo"])
+    images: list[Prediction]
+
+
+class Case(BaseModel):
+    support: int = Field(examples=[7])
+    source: str = Field(examples=["train/2/000214.png"])
+    evidence: float = Field(description="What its similarity adds to the score.", examples=[2.31])
+    pixels: float = Field(description="Sum of `map`: the part of the evidence that comes from pixels.", examples=[2.31])
+    shown: bool = Field(description="Whether the model kept the support's image.")
+    map: str | None = Field(description="H×W contributions to this evidence: base64 of little-endian float32.")
+
+
+class ClassExplanation(BaseModel):
+    name: str = Field(examples=["bird 2"])
+    logit: float = Field(description="The score: yes from 0 on.", examples=[3.52])
+    probability: float = Field(examples=[0.97])
+    pixels: float = Field(description="Sum of `map`.", examples=[5.92])
+    constant: float = Field(
+        description="What does not depend on the image: the bias, positional codes.", examples=[-2.4]
+    )
+    residual: float = Field(description="logit - pixels - constant: 0 up to rounding.", examples=[4e-7])
+    map: str | None = Field(description="H×W signed contributions to the score: base64 of little-endian float32.")
+    picture: str | None = Field(description="The colours that the model looks for, as transparent PNG in base64.")
+    cases: list[Case]
+
+
+class Explanation(BaseModel):
+    name: str = Field(examples=["new.png"])
+    labels: list[str]
+    similar_case: bool
+    nearest: str = Field(examples=["bird 2"])
+    probabilities: dict[str, float]
+    bias: float = Field(examples=[-2.4])
+    truth: str | None = Field(description="The true class, for test images.")
+    text: str = Field(description="The explanation in words.")
+    size: list[int] = Field(description="H and W of the maps.", examples=[[96, 96]])
+    image: str | None = Field(description="The image as the model sees it: PNG in base64.")
+    classes: list[ClassExplanation]
+
+
+class Explanations(BaseModel):
+    model: str = Field(examples=["demo"])
+    images: list[Explanation]
+
+
+class Support(BaseModel):
+    support: int = Field(examples=[7])
+    label: str = Field(examples=["bird 2"])
+    source: str = Field(examples=["train/2/000214.png"])
+    shown: bool = Field(description="Whether the model kept its image.")
+    norm: float = Field(description="Length of its vector.", examples=[14.2])
+
+
+class Supports(BaseModel):
+    model: str = Field(examples=["demo"])
+    supports: list[Support]
+
+
+class Overview(BaseModel):
+    model: str = Field(examples=["demo"])
+    classes: list[str]
+    temperature: float
+    bias: float
+    images: int = Field(description="Test images that were looked at.")
+    supports: list[Support]
+    support_similarity: list[list[float | None]] = Field(description="C×C, mean similarity of the classes' supports.")
+    image_similarity: list[list[float | None]] | None = Field(
+        description="C×C, mean similarity of test images of the row's class to the column's supports."
+    )
+    support_silhouette: dict[str, Any] | None
+    image_silhouette: dict[str, Any] | None
+    projection: dict[str, Any] = Field(description="Latents in the plane: `points` with x, y, labels, id, support.")
+
+
+class TestImage(BaseModel):
+    test: int = Field(description="Its number: /api/v1/explain?test=…", examples=[3])
+    name: str = Field(examples=["test/0/000003.png"])
+    truth: list[str] = Field(examples=[["bird 0"]])
+    answer: list[str] | None = Field(description="null until the image has been looked at.")
+    right: bool | None = None
+    similar_case: bool | None = None
+
+
+class TestImages(BaseModel):
+    set: str = Field(examples=["test images of birds"])
+    images: list[TestImage]
+    matching: int = Field(description="Images that match, of which this is a part.")
+    looked_at: int
+    of: int
+
+
+class RelyingImage(TestImage):
+    evidence: float = Field(description="What the support adds to the image's score.")
+    needed: bool = Field(description="Without this support the answer would be another.")
+
+
+class Relying(Support):
+    looked_at: int = Field(description="Test images looked at so far.")
+    of: int
+    answers: int = Field(description="Images that are told to be of this class.")
+    needed: int = Field(description="Those of them whose answer would be another without this support.")
+    images: list[RelyingImage]
+
+
+class Description(BaseModel):
+    name: str = Field(examples=["demo"])
+    task: str = Field(description="single, or multi: several labels per image.", examples=["single"])
+    classes: list[str]
+    size: int = Field(description="Side of the model's input in pixels.", examples=[96])
+    fit: str = Field(examples=["squash"])
+    backbone: str = Field(examples=["resnet_small"])
+    bias: float = Field(examples=[-2.4])
+    temperature: float = Field(examples=[1.0])
+    supports: int = Field(examples=[36])
+    figures: dict[str, Any] = Field(description="How good the model is on images that it was not trained on.")
+    tests: dict[str, Any] | None = Field(description="The test images at hand.")
+
+
+class EditRequest(BaseModel):
+    action: Literal["drop", "replace", "pin", "unpin", "reselect"] = Field(examples=["drop"])
+    support: int | None = Field(None, description="The support's number, for all but reselect.", examples=[7])
+    source: str | None = Field(None, description="Its image's id: the edit is refused if that is another by now.")
+    image: str | None = Field(None, description="replace: the id of the training image that takes its place.")
+    label: str | None = Field(None, description="reselect: the class.")
+
+
+class ClinicState(BaseModel):
+    allowed: bool = Field(description="Whether this server lets supports be edited.")
+    state: Literal["closed", "opening", "open", "failed"]
+    done: int = Field(description="Images looked at while opening.")
+    total: int
+    error: str | None
+    problems: list[str] = []
+    figures: dict[str, Any] = Field({}, description="How good the model is on its validation images now.")
+    supports: list[dict[str, Any]] = []
+    history: list[dict[str, Any]] = []
+    can_undo: int = Field(0, description="Edits that can be taken back.")
+
+
+class Candidates(BaseModel):
+    total: int
+    images: list[dict[str, Any]] = Field(description="Nearest first: id, distance, support (is one already).")
+
+
+class Outcome(BaseModel):
+    labels: list[str] = Field(description="The classes whose supports differ.")
+    removed: list[str]
+    added: list[str]
+    before: dict[str, Any] = Field(description="Figures on the validation images.")
+    after: dict[str, Any]
+    flips: list[dict[str, Any]] = Field(description="Validation images that get another answer.")

@@ -1,0 +1,57 @@
+// Talking to the server: refusals become errors with the server's own sentence; a busy server is asked again.
+
+export class Refused extends Error {}
+
+async function ask(path, options) {
+  for (let attempt = 0; ; attempt++) {
+    let response;
+    try {
+      response = await fetch(path, options);
+    } catch {
+      throw new Refused("The server does not answer; is it still running?");
+    }
+    if (response.ok) return response;
+    if (response.status === 503 && attempt < 4) {
+      const seconds = Number(response.headers.get("Retry-After")) || 1;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+      continue;
+    }
+    let sentence = `The server refused (${response.status}).`;
+    try {
+      sentence = (await response.json()).error || sentence;
+    } catch { /* not one of our own sentences */ }
+    throw new Refused(sentence);
+  }
+}
+
+export const get = async (path) => (await ask(path)).json();
+export const getBytes = async (path) => (await ask(path)).arrayBuffer();
+export const post = async (path, content) =>
+  (await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) })).json();
+
+function image(source, path, parameters) {
+  const query = new URLSearchParams(parameters);
+  if (source.test !== undefined) query.append("test", source.test);
+  const body = new FormData();
+  if (source.file) body.append("image", source.file, plain(source.file.name));
+  return ask(`/api/v1/${path}?${query}`, { method: "POST", body: source.file ? body : undefined });
+}
+
+const plain = (name) => name.replace(/[^\p{L}\p{N}\p{P}\p{S} ]|[/\\]/gu, "_").slice(-120) || "image";
+
+/** The explanation of an image, {file} or {test}, for these classes (none: the answer's own). */
+export async function explain(source, classes) {
+  const parameters = [["maps", "true"], ["pictures", "true"], ...classes.map((name) => ["class", name])];
+  return (await (await image(source, "explain", parameters)).json()).images[0];
+}
+
+/** The same as a web page in one file. */
+export const share = async (source, classes) =>
+  (await image(source, "share", classes.map((name) => ["class", name]))).blob();
+
+/** The server's description of the model, and its name in the page's header. */
+export async function model() {
+  const described = await get("/api/v1/model");
+  document.getElementById("model-name").textContent = described.name;
+  return described;
+}

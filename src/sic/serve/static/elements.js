@@ -1,0 +1,49 @@
+// Small helpers for making parts of the page. Nothing here takes markup: names of files and classes stay text.
+
+export const byId = (id) => document.getElementById(id);
+
+/** An element with properties (and data-… or aria-… attributes) and children. */
+export function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.includes("-")) element.setAttribute(name, value);
+    else element[name] = value;
+  }
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+
+/** For people: no 0 % and no 100 % that are not exactly that. */
+export function percent(share) {
+  if (share > 0 && share < 0.005) return "under 1 %";
+  if (share >= 0.995 && share < 1) return "over 99 %";
+  return `${Math.round(100 * share)} %`;
+}
+
+export const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
+export const letter = (slot) => String.fromCharCode(65 + slot);
+
+export function fail(error) {
+  const message = byId("message");
+  message.textContent = error.message;
+  message.hidden = false;
+}
+
+export const clearMessage = () => { byId("message").hidden = true; };
+
+/** The last part of an image's id: what fits below a small picture. */
+export const short = (id) => id.replace(/.*\//, "");
+
+/** What an image shows in truth; several answers may be right. */
+export const truthWords = (names) => (names.length > 3 ? `any of ${names.length} classes` : names.join(", ") || "none of the classes");
+
+/** A button with a test image, its truth and the answer to it. */
+export function testButton(entry, extra, chosen) {
+  const verdict = entry.right === null || entry.right === undefined ? null
+    : entry.right ? make("span", { className: "right", textContent: "✓ right" })
+    : make("span", { className: "wrong", textContent: `✗ answer: ${entry.similar_case ? entry.answer.join(", ") || "none" : "no similar case"}` });
+  const picture = make("img", { src: `/api/v1/tests/${entry.test}/image`, alt: "", loading: "lazy" });
+  const button = make("button", { type: "button", title: entry.name }, picture, make("span", { textContent: truthWords(entry.truth) }), verdict, extra);
+  button.addEventListener("click", () => chosen(entry));
+  return make("li", {}, button);
+}

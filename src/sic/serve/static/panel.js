@@ -1,0 +1,168 @@
+// The reasons for one class: map, sum, cases.
+
+import { getBytes } from "/static/api.js";
+import { letter, make, percent, signed } from "/static/elements.js";
+import { drawPixels, drawScale, drawSigned, floats, inside, pixels, prepare, scaleEnd } from "/static/maps.js";
+import { stage } from "/static/region.js";
+
+/** A class as the server explained it, with its maps decoded. */
+export async function decode(found, size) {
+  return {
+    ...found,
+    map: floats(found.map),
+    colours: await pixels(`data:image/png;base64,${found.picture}`),
+    cases: found.cases.map((one) => ({ ...one, map: floats(one.map) })),
+    ready: prepare(floats(found.map), size),
+  };
+}
+
+function legend(meaning = "blue lowers the score, red raises it") {
+  const scale = make("canvas", { "aria-hidden": "true" });
+  drawScale(scale);
+  const low = make("span", { className: "number" }), high = make("span", { className: "number" });
+  const words = make("span", { className: "words", textContent: `${meaning} (per pixel; stronger ones are drawn as the ends)` });
+  return { box: make("div", { className: "legend" }, low, scale, high, words), low, high };
+}
+
+/** Bars that lead from the start to the score. */
+function steps(explained, bias) {
+  const list = [["Every class starts at", bias, "step"]];
+  explained.cases.forEach((one, slot) => list.push([`Like case ${letter(slot)}`, one.evidence, "case"]));
+  const other = explained.constant - bias;
+  const tops = [0];
+  let sum = 0;
+  for (const [, value] of list) tops.push(sum += value);
+  const low = Math.min(...tops, explained.logit), high = Math.max(...tops, explained.logit, 0.5);
+  const at = (value) => `${(100 * (value - low)) / (high - low)}%`;
+  const row = (label, from, to, value, kind) => {
+    const bar = make("span", { className: kind });
+    bar.style.left = at(Math.min(from, to));
+    bar.style.width = `${(100 * Math.abs(to - from)) / (high - low)}%`;
+    const zero = make("span", { className: "zero" });
+    zero.style.left = at(0);
+    return make("li", { className: kind === "whole" ? "sum" : "" }, make("span", { textContent: label }),
+      make("span", { className: "plot", "aria-hidden": "true" }, bar, zero),
+      make("span", { className: "number", textContent: signed(value), "data-value": value }));
+  };
+  const rows = list.map(([label, value, kind], i) => row(label, tops[i], tops[i + 1], value, kind));
+  rows.push(row(`Score (${explained.logit >= 0 ? "above 0: yes" : "below 0: no"})`, 0, explained.logit, explained.logit, "whole"));
+  const note = Math.abs(other) < 0.005 ? null
+    : make("p", { className: "soft", textContent: `${signed(other)} of the similarities comes from where things are, not from single pixels.` });
+  return [make("ol", { className: "steps" }, ...rows), note];
+}
+
+/** One case: its image, what the model remembers of it, what it adds, and how much of that comes from the region. */
+function caseCard(one, slot, size, relying) {
+  const name = `Case ${letter(slot)}`;
+  let latest;
+  const share = make("span", {});
+  const bar = make("div", { className: "share-bar", "aria-hidden": "true" }, share);
+  const from = make("span", { className: "region number" });
+  const picture = make("canvas", { role: "img", "aria-label": `What the model remembers of case ${letter(slot)}` });
+  const shown = one.shown
+    ? make("div", { className: "pair" }, make("img", { src: `/api/v1/supports/${one.support}/image`, alt: `${name}: training image ${one.source}` }), picture)
+    : make("p", { className: "missing", textContent: "Its image was not kept with the model." });
+  const button = relying
+    ? make("button", { type: "button", textContent: "Which test images rely on this?", "aria-label": `Which test images rely on case ${letter(slot)}, ${one.source}?` })
+    : null;
+  button?.addEventListener("click", () => relying(one));
+  const box = make("li", { "data-support": one.support }, shown,
+    make("strong", {}, `${name} adds `, make("span", { className: "number", textContent: signed(one.evidence), "data-evidence": one.evidence })),
+    make("span", { className: "soft", textContent: one.source, title: one.source }), bar, from, button);
+
+  return {
+    box,
+    async draw(mode) {
+      latest = mode;  // another one may be chosen while this one is on its way
+      if (!one.shown) return;
+      if (mode === "colours") {
+        one.colours ??= await pixels(`/api/v1/supports/${one.support}/picture`);
+        if (mode === latest) drawPixels(picture, one.colours);
+      } else {
+        one.own ??= prepare(new Float32Array(await getBytes(`/api/v1/supports/${one.support}/map`)), size);
+        one.image ??= await pixels(`/api/v1/supports/${one.support}/image`);
+        if (mode === latest) drawSigned(picture, one.own, scaleEnd(one.own), one.image);
+      }
+    },
+    sum(mask) {
+      const value = mask ? inside(one.map, mask) : null;
+      from.textContent = value === null ? "" : `${signed(value)} of it from here (${part(value, one.evidence)})`;
+      from.dataset.value = value ?? "";
+      bar.hidden = value === null;
+      share.style.width = value === null ? "0" : `${Math.min(100, Math.max(0, (100 * value) / one.evidence))}%`;
+      return value;
+    },
+  };
+}
+
+const part = (value, whole) => (Math.abs(whole) < 0.005 ? "hardly any" : percent(Math.max(0, value / whole)));
+
+/** The panel of a class; `relying` opens the list of test images that rely on a case, where there are test images. */
+export function panel(explained, context) {
+  const { region, size, bias, touch, relying, signal } = context;
+  const { box: place, canvas } = stage(region, `The image, with what speaks for and against ${explained.name}`, touch, signal);
+  const scale = legend();
+  const whole = make("p", { className: "region" });
+  const cases = explained.cases.map((one, slot) => caseCard(one, slot, size, relying));
+  const box = make("article", { className: "panel", "aria-label": explained.name, "data-class": explained.name },
+    make("h2", { textContent: `Why ${explained.name}: ${percent(explained.probability)}` }),
+    make("div", { className: "body" },
+      make("div", {}, place, scale.box, whole),
+      make("div", {}, make("h3", { textContent: "The score is a sum" }), ...steps(explained, bias).filter(Boolean),
+        make("h3", { textContent: "The cases: training images of this class, and what the model remembers of them" }),
+        make("ul", { className: "cases" }, ...cases.map((one) => one.box)))));
+
+  return {
+    box,
+    place,
+    explained,
+    draw(mode, limit, image) {
+      scale.box.hidden = mode !== "signed";
+      scale.low.textContent = `−${limit.toPrecision(2)}`;
+      scale.high.textContent = `+${limit.toPrecision(2)}`;
+      if (mode === "signed") drawSigned(canvas, explained.ready, limit, image);
+      else drawPixels(canvas, mode === "image" ? image : explained.colours);
+      return Promise.all(cases.map((one) => one.draw(mode)));
+    },
+    /** Show what comes from inside the mask, and say it. */
+    sum(mask) {
+      const values = cases.map((one) => one.sum(mask));
+      const value = mask ? inside(explained.map, mask) : null;
+      const marked = region.marked ? "The marked region" : "The circle";
+      whole.textContent = value === null ? "" : `${marked}: ${signed(value)} of the evidence for ${explained.name}`;
+      whole.dataset.value = value ?? "";
+      if (value === null) return "";
+      const parts = values.map((one, slot) => `case ${letter(slot)} ${signed(one)} of ${signed(explained.cases[slot].evidence)}`);
+      return `${marked} gives ${explained.name} ${signed(value)}: ${parts.join(", ")}.`;
+    },
+  };
+}
+
+/** Where two classes differ: their maps' difference explains the difference of their scores. */
+export function difference(first, second, context) {
+  const map = first.map.map((value, i) => value - second.map[i]);
+  const ready = prepare(map, context.size), end = scaleEnd(ready);
+  const { box: place, canvas } = stage(context.region, `Where ${first.name} and ${second.name} differ`, context.touch, context.signal);
+  const scale = legend(`blue: more for ${second.name}, red: more for ${first.name}`);
+  scale.low.textContent = `−${end.toPrecision(2)}`;
+  scale.high.textContent = `+${end.toPrecision(2)}`;
+  const words = make("p", { className: "region" });
+  const gap = first.logit - second.logit;
+  const [ahead, behind] = gap >= 0 ? [first, second] : [second, first];
+  drawSigned(canvas, ready, end, context.image);
+  const box = make("div", {},
+    make("h2", { textContent: `${first.name} or ${second.name}?` }),
+    make("div", { className: "body" }, make("div", {}, place, scale.box),
+      make("div", {},
+        make("p", { textContent: `${ahead.name} scores ${signed(ahead.logit)}, ${behind.name} ${signed(behind.logit)}: ${ahead.name} leads by ${Math.abs(gap).toFixed(2)}.` }),
+        make("p", { textContent: `Red parts of the image speak more for ${first.name} than for ${second.name}, blue ones the other way round. All parts together make the lead.` }), words)));
+  return {
+    box,
+    sum(mask) {
+      const value = mask ? inside(map, mask) : null;
+      words.dataset.value = value ?? "";
+      words.textContent = value === null ? ""
+        : `Inside ${context.region.marked ? "the marked region" : "the circle"}: ${signed(value)} of the difference of ${signed(gap)}, in favour of ${value >= 0 ? first.name : second.name}.`;
+    },
+  };
+}

@@ -1,0 +1,213 @@
+// The page that shows one image, its answer and the reasons.
+
+import { explain, get, model, share } from "/static/api.js";
+import { byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
+import { drawPixels, pixels, scaleEnd } from "/static/maps.js";
+import { decode, difference, panel } from "/static/panel.js";
+import { Region } from "/static/region.js";
+import { openRelying, startTests } from "/static/tests.js";
+
+const FEW = 8;  // classes shown before "more"
+const MOST = 4;  // classes shown at once
+
+let described;
+let current = null;  // { source, answer, image, region, classes: Map, shown: [names], panels, between }
+let mode = "signed";
+let asked = 0;  // number of the latest request: answers to older ones are dropped
+let everyClass = false;
+
+const touch = () => byId("paint").getAttribute("aria-pressed") === "true";
+
+/** Look at an image: { file } or { test, truth }. */
+async function look(source) {
+  const mine = ++asked;
+  clearMessage();
+  byId("busy").hidden = false;
+  try {
+    const answer = await explain(source, []);
+    if (mine !== asked) return;
+    const image = await pixels(`data:image/png;base64,${answer.image}`);
+    const classes = new Map();
+    for (const found of answer.classes) classes.set(found.name, await decode(found, answer.size));
+    if (mine !== asked) return;
+    const region = new Region(answer.size);
+    region.addEventListener("change", sums);
+    current = { source, answer, image, region, classes, shown: [...classes.keys()].slice(0, MOST), panels: [], between: null };
+    everyClass = false;
+    byId("radius").max = Math.round(answer.size[1] / 2);
+    byId("radius").value = region.radius;
+    byId("result").hidden = false;
+    tell();
+    drawPixels(byId("picture"), image);
+    await show();
+    byId("result").focus({ preventScroll: false });
+    byId("result").scrollIntoView({ block: "start" });
+  } catch (error) {
+    fail(error);
+  } finally {
+    if (mine === asked) byId("busy").hidden = true;
+  }
+}
+
+/** The answer in words. */
+function tell() {
+  const { answer, source } = current;
+  const nearest = `${answer.nearest} (${percent(answer.probabilities[answer.nearest])})`;
+  byId("answer").textContent = answer.similar_case
+    ? `Answer: ${answer.labels.map((name) => `${name} (${percent(answer.probabilities[name])})`).join(" and ")}`
+    : "Answer: no similar case";
+  byId("unlike").hidden = answer.similar_case;
+  byId("unlike").textContent = answer.similar_case ? ""
+    : `This image resembles none of the cases enough: no class reaches 50 %. The nearest is ${nearest}; do not take it for an answer.`;
+  const others = Object.entries(answer.probabilities).filter(([name, value]) => value >= 0.5 && !answer.labels.includes(name)).map(([name]) => name);
+  byId("others").hidden = !others.length;
+  byId("others").textContent = `The model is not decided: ${others.length > 3 ? `${others.length} other classes` : others.join(" and ")} would be a yes, too.`;
+  byId("truth").hidden = !source.truth;
+  if (source.truth) {
+    const right = described.task === "multi"
+      ? answer.labels.length === source.truth.length && answer.labels.every((name) => source.truth.includes(name))
+      : source.truth.includes(answer.labels[0]);
+    byId("truth").textContent = `Test image ${answer.name}. In truth: ${truthWords(source.truth)}.${answer.similar_case ? ` The answer is ${right ? "right" : "wrong"}.` : ""}`;
+  }
+  byId("text").textContent = answer.text;
+}
+
+function listClasses() {
+  const { answer, shown } = current;
+  const ranked = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]);
+  const visible = everyClass ? ranked : ranked.filter(([name], i) => i < FEW || shown.includes(name));
+  byId("classes").replaceChildren(...visible.map(([name, probability]) => {
+    const box = make("input", { type: "checkbox", checked: shown.includes(name), "aria-label": `Show ${name} beside the others`, "data-tick": name });
+    box.addEventListener("change", () => choose(box.checked ? [...shown, name].slice(-MOST) : shown.filter((other) => other !== name), `[data-tick="${CSS.escape(name)}"]`));
+    const button = make("button", { type: "button", textContent: name, "data-name": name, "aria-pressed": String(shown.includes(name)) });
+    button.addEventListener("click", () => choose([name], `[data-name="${CSS.escape(name)}"]`));
+    const fill = make("span", { className: probability >= 0.5 ? "fill yes" : "fill" });
+    fill.style.width = `${100 * probability}%`;
+    return make("li", {}, box, button, make("span", { className: "track", "aria-hidden": "true" }, fill, make("span", { className: "half" })),
+      make("span", { className: "number", textContent: percent(probability), "data-probability": probability }));
+  }));
+  byId("more").hidden = ranked.length <= visible.length;
+  byId("more").textContent = `Show all ${ranked.length} classes`;
+}
+
+/** Show other classes; those not yet explained are asked for. */
+async function choose(names, focus) {
+  if (!names.length) names = current.shown.slice(0, 1);
+  const mine = ++asked, here = current;
+  const missing = names.filter((name) => !here.classes.has(name));
+  clearMessage();
+  try {
+    if (missing.length) {
+      byId("busy").hidden = false;
+      const more = await explain(here.source, missing);
+      for (const found of more.classes) here.classes.set(found.name, await decode(found, more.size));
+    }
+    if (mine !== asked) return;
+    here.shown = names;
+    await show();
+    byId("classes").querySelector(focus)?.focus();
+  } catch (error) {
+    fail(error);
+  } finally {
+    if (mine === asked) byId("busy").hidden = true;
+  }
+}
+
+async function show() {
+  listClasses();
+  const { answer, classes, shown, region, image } = current;
+  current.gone?.abort();  // what was shown before need not follow the pointer any more
+  current.gone = new AbortController();
+  const context = { signal: current.gone.signal, region, image, size: answer.size, bias: answer.bias, touch, relying: described.tests ? relying : null };
+  current.panels = shown.map((name) => panel(classes.get(name), context));
+  byId("panels").replaceChildren(...current.panels.map((one) => one.box));
+  byId("panels").className = shown.length > 1 ? "two" : "";
+  current.between = shown.length === 2 ? difference(classes.get(shown[0]), classes.get(shown[1]), context) : null;
+  byId("difference").hidden = !current.between;
+  byId("difference").replaceChildren(...(current.between ? [current.between.box] : []));
+  await draw();
+  sums();
+}
+
+/** Classes beside each other share one colour scale. */
+async function draw() {
+  const end = scaleEnd(...current.panels.map((one) => one.explained.ready));
+  await Promise.all(current.panels.map((one) => one.draw(mode, end, current.image)));
+}
+
+let speaking;
+function sums() {
+  if (!current) return;
+  const mask = current.region.mask;
+  const words = current.panels.map((one) => one.sum(mask)).join(" ");
+  current.between?.sum(mask);
+  byId("clear").disabled = !current.region.marked;
+  byId("radius").value = current.region.radius;
+  clearTimeout(speaking);  // screen readers get the last word only
+  speaking = setTimeout(() => { byId("region-words").textContent = words; }, 500);
+}
+
+const relying = (one) => openRelying(one, (entry) => look({ test: entry.test, truth: entry.truth }));
+
+/** Files from a dialog, a drop or the clipboard. */
+function take(files) {
+  const images = [...files].filter((file) => file.size);
+  if (!images.length) return;
+  if (images.length > 1) {
+    byId("queue").replaceChildren(...images.map((file) => {
+      const button = make("button", { type: "button", textContent: file.name });
+      button.addEventListener("click", () => look({ file }));
+      return make("li", {}, button);
+    }));
+  } else byId("queue").replaceChildren();
+  look({ file: images[0] });
+}
+
+async function save() {
+  try {
+    const page = await share(current.source, current.shown);
+    const link = make("a", { href: URL.createObjectURL(page), download: `${current.answer.name.replace(/.*\//, "").replace(/\.\w+$/, "")}-explained.html` });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  } catch (error) {
+    fail(error);
+  }
+}
+
+byId("file").addEventListener("change", (event) => { take(event.target.files); event.target.value = ""; });
+document.addEventListener("paste", (event) => take(event.clipboardData.files));
+for (const name of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(name, (event) => {
+    event.preventDefault();
+    byId("drop").classList.toggle("over", name === "dragover");
+    if (name === "drop") take(event.dataTransfer.files);
+  });
+}
+for (const button of byId("modes").querySelectorAll("button")) {
+  button.addEventListener("click", () => {
+    mode = button.dataset.mode;
+    for (const other of byId("modes").querySelectorAll("button")) other.setAttribute("aria-pressed", String(other === button));
+    draw().catch(fail);
+  });
+}
+byId("radius").addEventListener("input", (event) => current?.region.resize(Number(event.target.value)));
+byId("clear").addEventListener("click", () => current?.region.clear());
+byId("share").addEventListener("click", save);
+byId("paint").addEventListener("click", (event) => {
+  const on = !touch();
+  event.currentTarget.setAttribute("aria-pressed", String(on));
+  for (const one of document.querySelectorAll(".stage")) one.classList.toggle("painting", on);
+});
+byId("more").addEventListener("click", () => { everyClass = true; listClasses(); });
+
+try {
+  described = await model();
+  if (described.tests) startTests(described.tests, (entry) => look({ test: entry.test, truth: entry.truth }));
+  const wanted = new URLSearchParams(location.search).get("test");
+  if (wanted !== null && /^\d+$/.test(wanted)) {
+    const [entry] = (await get(`/api/v1/tests?offset=${wanted}&limit=1`)).images;
+    if (entry) look({ test: entry.test, truth: entry.truth });
+  }
+} catch (error) {
+  fail(error);
+}

@@ -1,0 +1,159 @@
+"""A small model on disk with its data beside it, made without training, and servers for it."""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+import sic.data
+from sic import directory
+from sic.data import Preprocessing
+from sic.data.dataset import Task
+from sic.directory import Config, SavedModel
+from sic.model import Model, load
+from sic.serve.app import create_app
+from sic.serve.desk import Desk
+from sic.serve.engine import Engine
+from sic.serve.guard import Guard
+from sic.serve.limits import Limits
+from sic.serve.testset import TestSet, find
+from sic.supports import Support, select
+from tests.conftest import draw_folders
+from tests.models import settle
+
+SIZE, CLASSES, SUPPORTS = 32, 4, 3
+
+
+@dataclass
+class Served:
+    """A model directory, loaded, with the files of its test set."""
+
+    folder: Path
+    model: Model
+    tests: TestSet
+
+    def app(self, limits: Limits | None = None, token: str | None = None, edits: bool = True) -> Guard:
+        engine = Engine(self.model, "small", self.tests)
+        return create_app(engine, Desk(self.folder, engine, edits), limits, token, frozenset(["sic.example"]))
+
+    def client(self, limits: Limits | None = None, token: str | None = None, edits: bool = True) -> TestClient:
+        return TestClient(self.app(limits, token, edits), base_url="http://localhost")
+
+    @cached_property
+    def image(self) -> Path:
+        """A test image that has an answer."""
+        paths = (sample.path for sample in self.tests.samples)
+        return next(path for path in paths if self.model.predict(path).similar_case)
+
+
+def _data(root: Path) -> Path:
+    """train, val and test of class folders, from one drawing of birds."""
+    drawn = draw_folders(root / "all", CLASSES, 24, SIZE)
+    for folder in sorted(drawn.iterdir()):
+        for number, file in enumerate(sorted(folder.iterdir())):
+            split = "train" if number < 12 else "val" if number < 18 else "test"
+            (root / split / folder.name).mkdir(parents=True, exist_ok=True)
+            file.rename(root / split / folder.name / file.name)
+    shutil.rmtree(drawn)
+    return root
+
+
+def make_model(folder: Path, root: Path, task: Task = "single") -> Served:
+    """Random weights, supports chosen as in training; T such that answers lie on both sides of 50 %."""
+    data = sic.data.open(root)
+    preprocessing = Preprocessing(SIZE, SIZE, "squash")
+    config = Config("resnet_tiny", list(data.classes), task, preprocessing, SUPPORTS, 1.0, latent=16)
+    torch.manual_seed(0)
+    classifier = directory.build(config, CLASSES * SUPPORTS)
+    pixels = [preprocessing(sic.data.read_image(sample.path)) for sample in data.splits["train"]]
+    views = torch.stack([sic.data.to_tensor(one) for one in pixels])
+    settle(classifier, views)
+    with torch.no_grad():
+        latents = classifier.encoder(views)
+        own: dict[int, list[int]] = {}
+        for row, sample in enumerate(data.splits["train"]):
+            own.setdefault(sample.labels[0], []).append(row)
+        rows, labels = select(latents.numpy(), own, SUPPORTS)
+        classifier.set_supports(latents[torch.from_numpy(rows)], torch.from_numpy(labels))
+        evidence = classifier.logits(classifier.evidence(latents)) - classifier.bias
+    config.temperature = classifier.temperature = evidence.max(dim=1).values.median().item() / -classifier.bias
+    supports = [
+        Support(int(label), data.splits["train"][row].id, pixels[row]) for row, label in zip(rows, labels, strict=True)
+    ]
+    directory.save(SavedModel(classifier, config, supports), folder)
+    record = {
+        "data": {"opened_with": data.opened_with},
+        "train": [sample.id for sample in data.splits["train"]],
+        "validation": [sample.id for sample in data.splits["val"]],
+        "skipped": [],
+    }
+    (folder / "run.json").write_text(json.dumps(record))
+    return reopen(folder)
+
+
+def reopen(folder: Path) -> Served:
+    model = load(folder)
+    tests = find(folder, model)
+    assert isinstance(tests, TestSet), tests
+    return Served(folder, model, tests)
+
+
+@pytest.fixture(scope="session")
+def bird_splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _data(tmp_path_factory.mktemp("served data"))
+
+
+@pytest.fixture(scope="session")
+def served(bird_splits: Path, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return make_model(tmp_path_factory.mktemp("served") / "small", bird_splits)
+
+
+@pytest.fixture(scope="session")
+def served_multi(bird_splits: Path, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """The same as a model of several labels per image."""
+    return make_model(tmp_path_factory.mktemp("served") / "several", bird_splits, "multi")
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[TestClient]:
+    with served.client() as client:
+        yield client
+
+
+@pytest.fixture
+def own_copy(served: Served, tmp_path: Path) -> Served:
+    """A model that a test may change."""
+    shutil.copytree(served.folder, tmp_path / "small")
+    return reopen(tmp_path / "small")
+
+
+@pytest.fixture
+def running(own_copy: Served) -> Iterator[tuple[Served, str]]:
+    """A real server on a free port of this machine, and its address."""
+    import uvicorn
+
+    server = uvicorn.Server(uvicorn.Config(own_copy.app(), host="127.0.0.1", port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.02)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield own_copy, f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def floats(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, "<f4").reshape(SIZE, SIZE)

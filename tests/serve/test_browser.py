@@ -1,0 +1,326 @@
+"""The pages in a real browser (Chromium), as a person would use them."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from sic.explain.picture import signed
+from tests.serve.conftest import SIZE, Served
+
+pytestmark = pytest.mark.slow
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE = 20_000
+"""Milliseconds."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        missing = "There is no Chromium on this machine: apt-get install chromium (make test does so as root)."
+        if os.environ.get("CI") or os.geteuid() == 0:
+            pytest.fail(missing)
+        pytest.skip(missing)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        started = playwright.chromium.launch(executable_path=path, args=flags)
+        yield started
+        started.close()
+
+
+class Visit:
+    """A page of the server, and everything that went wrong or elsewhere on it."""
+
+    def __init__(self, browser: Any, served: Served, address: str, **options: Any) -> None:
+        self.served, self.address = served, address
+        self.context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.problems: list[str] = []
+        self.hosts: set[str] = set()
+        self.page.on("console", lambda message: self._hear(message))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", lambda request: self._request(request.url))
+
+    def _hear(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(message.text)
+
+    def _request(self, address: str) -> None:
+        if urlsplit(address).scheme in ("http", "https", "ws", "wss"):
+            self.hosts.add(urlsplit(address).netloc)
+
+    def go(self, path: str) -> Any:
+        self.page.goto(self.address + path)
+        return self.page
+
+    def upload(self) -> None:
+        self.page.set_input_files("#file", self.served.image)
+        self.page.wait_for_selector(".panel")
+
+    def until(self, script: str) -> None:
+        """Playwright's own way would need a laxer content security policy."""
+        deadline = time.monotonic() + PATIENCE / 1000
+        while not self.page.evaluate(script):
+            assert time.monotonic() < deadline, f"never: {script}"
+            self.page.wait_for_timeout(30)
+
+    def value(self, selector: str, name: str) -> float:
+        return float(self.page.locator(selector).first.get_attribute(name))
+
+    def values(self, selector: str, name: str) -> list[float]:
+        return [float(one.get_attribute(name)) for one in self.page.locator(selector).all()]
+
+
+@pytest.fixture
+def visit(browser: Any, running: tuple[Served, str]) -> Iterator[Visit]:
+    visited = Visit(browser, *running)
+    yield visited
+    visited.context.close()
+    assert visited.problems == []
+    assert visited.hosts == {urlsplit(visited.address).netloc}
+
+
+def circle(x: float, y: float, radius: float) -> np.ndarray:
+    rows, columns = np.mgrid[0:SIZE, 0:SIZE] + 0.5
+    return (rows - y) ** 2 + (columns - x) ** 2 <= radius**2
+
+
+def test_upload_switch_and_brush(visit: Visit) -> None:
+    page = visit.go("/")
+    visit.upload()
+    model, image = visit.served.model, visit.served.image
+    expected = model.explain(image)
+    best = expected.classes[0]
+    assert best.name in page.locator("#answer").inner_text()
+    shown = {
+        row.locator("[data-name]").get_attribute("data-name"): float(
+            row.locator("[data-probability]").get_attribute("data-probability")
+        )
+        for row in page.locator("#classes li").all()
+    }
+    assert shown == pytest.approx(expected.probabilities, rel=1e-5)
+    assert visit.values(".cases [data-evidence]", "data-evidence") == pytest.approx(
+        [case.evidence for case in best.cases], rel=1e-5
+    )
+    assert visit.values(".steps [data-value]", "data-value")[-1] == pytest.approx(best.logit, rel=1e-4)
+    drawn = "canvas => Array.from(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data)"
+    before = page.locator(".panel .stage canvas").first.evaluate(drawn)
+    picture = np.array(before).reshape(SIZE, SIZE, 4)[..., :3] / 255
+    np.testing.assert_allclose(picture, signed(best.contributions.maps, expected.image)[0], atol=0.03)
+
+    # Another class: another map, its own cases.
+    other = next(name for name in model.classes if name != best.name)
+    page.locator(f'[data-name="{other}"]').click()
+    page.wait_for_selector(f'.panel[data-class="{other}"]')
+    wanted = model.explain(image, [other]).classes[0]
+    assert visit.values(".cases [data-evidence]", "data-evidence") == pytest.approx(
+        [case.evidence for case in wanted.cases], rel=1e-5
+    )
+    assert page.locator(".panel .stage canvas").first.evaluate(drawn) != before
+
+    # The circle under the pointer: sums of the raw maps inside it.
+    stage = page.locator(".panel .stage").first
+    stage.scroll_into_view_if_needed()
+    box = stage.bounding_box()
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.6 * box["height"])
+    visit.until("document.querySelector('.cases .region').dataset.value !== ''")
+    placed = stage.locator("circle").first
+    mask = circle(*(float(placed.get_attribute(name)) for name in ("cx", "cy", "r")))
+    assert 5 < mask.sum() < SIZE * SIZE / 2
+    assert visit.values(".cases .region", "data-value") == pytest.approx(
+        [case.evidence_map.numpy()[mask].sum() for case in wanted.cases], abs=1e-5
+    )
+    # Marked with the button held: stays when the pointer leaves, and only clearing removes it.
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.5 * box["height"], steps=4)
+    page.mouse.up()
+    page.mouse.move(2, 2)
+    whole = visit.value(".panel p.region", "data-value")
+    assert whole == pytest.approx(sum(visit.values(".cases .region", "data-value")), abs=1e-5)
+    page.locator("#clear").click()
+    assert page.locator(".cases .region").first.get_attribute("data-value") == ""
+
+    # Two classes beside each other, and the map of their difference.
+    page.locator(f'[data-tick="{best.name}"]').check()
+    page.wait_for_selector("#difference:not([hidden])")
+    assert page.locator(".panel").count() == 2
+    stage = page.locator("#difference .stage")
+    stage.focus()
+    for _ in range(40):
+        page.keyboard.press("+")
+    page.keyboard.press("Enter")
+    mask = circle(SIZE / 2, SIZE / 2, SIZE / 2)
+    gap = (wanted.contributions.maps - best.contributions.maps).numpy()[mask].sum()
+    assert visit.value("#difference .region", "data-value") == pytest.approx(gap, abs=1e-4)
+
+
+def test_keyboard_alone_is_enough(visit: Visit) -> None:
+    page = visit.go("/?test=1")
+    page.wait_for_selector(".panel")
+    visit.until("document.activeElement.id === 'result'")
+
+    def tab_to(script: str) -> None:
+        for _ in range(80):
+            if page.evaluate(script):
+                return
+            page.keyboard.press("Tab")
+        raise AssertionError(f"never reached: {script}")
+
+    first = page.locator(".panel").get_attribute("data-class")
+    tab_to(f"document.activeElement.dataset?.name && document.activeElement.dataset.name !== {first!r}")
+    chosen = page.evaluate("document.activeElement.dataset.name")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f'.panel[data-class="{chosen}"]')
+    visit.until(f"document.activeElement.dataset.name === {chosen!r}")  # the focus stays where it was
+    tab_to("document.activeElement.classList.contains('stage')")
+    for key in ("ArrowLeft", "ArrowUp", "+", "Enter"):
+        page.keyboard.press(key)
+    sample = visit.served.tests.samples[1]
+    wanted = visit.served.model.explain(sample.path, [chosen]).classes[0]
+    mask = circle(SIZE / 2 - 1, SIZE / 2 - 1, SIZE / 8 + 1)
+    # Marked after the circle grew: what the pointer's circle covers.
+    assert visit.values(".cases .region", "data-value") == pytest.approx(
+        [case.evidence_map.numpy()[mask].sum() for case in wanted.cases], abs=1e-5
+    )
+    visit.until("document.getElementById('region-words').textContent.includes('case A')")
+    page.keyboard.press("Escape")
+    assert page.locator("#clear").is_disabled()
+    tab_to("document.activeElement.textContent.startsWith('Which test images')")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#relying[open] ul.thumbs")
+    page.keyboard.press("Escape")
+    assert not page.locator("#relying").is_visible()
+
+
+def test_every_control_has_a_name(visit: Visit) -> None:
+    for path, ready in (("/?test=0", ".panel"), ("/cases", "#sheet button"), ("/clinic", "#class option")):
+        page = visit.go(path)
+        page.wait_for_selector(ready, state="attached")
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll('button, input, select, a, [tabindex="0"], canvas[role], img')]
+            .filter(e => e.tagName === 'IMG' ? !e.hasAttribute('alt')
+              : !(e.textContent.trim() || e.getAttribute('aria-label') || e.getAttribute('aria-labelledby')
+                  || e.labels?.length))
+            .map(e => e.outerHTML)"""
+        )
+        assert nameless == []
+        assert page.locator("h1").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_a_phone(browser: Any, running: tuple[Served, str], scheme: str) -> None:
+    visited = Visit(browser, *running, color_scheme=scheme, has_touch=True)
+    page = visited.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    for path, ready in (("/?test=0", ".panel"), ("/cases", "#plane circle"), ("/clinic", "#class option")):
+        visited.go(path)
+        page.wait_for_selector(ready, state="attached")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, ground[4:-1].split(","))) > 382) == (scheme == "light")
+    visited.context.close()
+    assert visited.problems == []
+
+
+def test_browsing_the_test_images(visit: Visit) -> None:
+    page = visit.go("/")
+    page.locator("#tests summary").click()
+    page.select_option("#tests-show", "wrong")
+    visit.until("document.getElementById('tests-list').textContent.includes('✗')")
+    first = page.locator("#tests-list button").first
+    name = first.get_attribute("title")
+    first.click()
+    page.wait_for_selector(".panel")
+    sample = next(sample for sample in visit.served.tests.samples if sample.id == name)
+    assert visit.served.model.classes[sample.labels[0]] in page.locator("#truth").inner_text()
+    assert page.locator("#unlike").is_visible() != visit.served.model.predict(sample.path).similar_case
+
+
+def test_no_similar_case_is_said(visit: Visit) -> None:
+    model = visit.served.model
+    number = next(n for n, s in enumerate(visit.served.tests.samples) if not model.predict(s.path).similar_case)
+    page = visit.go(f"/?test={number}")
+    page.wait_for_selector(".panel")
+    assert page.locator("#answer").inner_text() == "Answer: no similar case"
+    assert "do not take it for an answer" in page.locator("#unlike").inner_text()
+
+
+def test_a_refusal_is_shown(visit: Visit) -> None:
+    page = visit.go("/")
+    page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"<svg></svg>"})
+    page.wait_for_selector("#message:not([hidden])")
+    assert "SVG" in page.locator("#message").inner_text()
+    visit.problems.clear()  # the browser itself notes that a request was refused
+    visit.upload()
+    assert not page.locator("#message").is_visible()
+
+
+def test_paste_and_drop(visit: Visit) -> None:
+    page = visit.go("/")
+    data = list(visit.served.image.read_bytes())
+    for event in ("paste", "drop"):
+        page.evaluate(
+            """([kind, data]) => {
+              const carried = new DataTransfer();
+              carried.items.add(new File([new Uint8Array(data)], `${kind}.png`, {type: 'image/png'}));
+              const event = new Event(kind, {bubbles: true, cancelable: true});
+              Object.assign(event, {clipboardData: carried, dataTransfer: carried});
+              document.dispatchEvent(event);
+            }""",
+            [event, data],
+        )
+        visit.until("document.getElementById('text').textContent.length > 0")
+        page.evaluate("document.getElementById('text').textContent = ''")
+
+
+def test_a_saved_case_opens_without_the_server(visit: Visit, tmp_path: Any) -> None:
+    page = visit.go("/")
+    visit.upload()
+    with page.expect_download() as waiting:
+        page.locator("#share").click()
+    file = tmp_path / "case.html"
+    waiting.value.save_as(file)
+    assert waiting.value.suggested_filename.endswith("-explained.html")
+    page.goto(file.as_uri())
+    loaded = page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert loaded and page.locator("h1").inner_text() == visit.served.image.name
+
+
+def test_drop_a_case_and_take_it_back(visit: Visit) -> None:
+    page = visit.go("/clinic")
+    page.locator("#open").click()
+    page.wait_for_selector("#supports li")
+    start = visit.value("#figure", "data-value")
+    names = page.locator("#class option").all_inner_texts()
+    for name in names:  # until one is found that matters
+        page.select_option("#class", name)
+        for row in range(page.locator("#supports li").count()):
+            page.locator("#supports li").nth(row).get_by_role("button", name="Take out").click()
+            page.wait_for_selector("#do")
+            if visit.value("[data-after]", "data-after") != start:
+                break
+            page.locator("#leave").click()
+        else:
+            continue
+        break
+    promised = visit.value("[data-after]", "data-after")
+    assert promised != start
+    page.locator("#do").click()
+    visit.until("document.getElementById('outcome-title').textContent === 'Done'")
+    assert visit.value("#figure", "data-value") == pytest.approx(promised)
+    assert page.locator("#supports li").count() == 2
+    page.locator("#undo").click()
+    visit.until("document.getElementById('outcome-title').textContent.includes('taken back')")
+    assert visit.value("#figure", "data-value") == start
+    assert page.locator("#supports li").count() == 3
+    assert "taken back" in page.locator("#history").inner_text()
+    assert page.locator("#undo").is_disabled()

@@ -1,0 +1,130 @@
+"""Editing supports over HTTP: what is told is what the model then does, and undo leads back."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+import sic
+from tests.serve.conftest import Served
+
+CLINIC = "/api/v1/clinic"
+
+
+def opened(client: TestClient) -> Any:
+    assert client.post(f"{CLINIC}/open", json={}).status_code == 200
+    deadline = time.monotonic() + 60
+    while (state := client.get(CLINIC).json())["state"] == "opening":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert state["state"] == "open", state
+    return state
+
+
+def measured(folder: Path) -> float:
+    """Accuracy on the validation images of the model that is on disk now, one image after the other."""
+    model, validation = sic.load(folder), sic.data.open(_data(folder)).splits["val"]
+    right = [model.predict(sample.path).labels[0] == model.classes[sample.labels[0]] for sample in validation]
+    return sum(right) / len(right)
+
+
+def _data(folder: Path) -> str:
+    import json
+
+    return str(json.loads((folder / "run.json").read_text())["data"]["opened_with"]["where"])
+
+
+def test_drop_and_undo(own_copy: Served) -> None:
+    with own_copy.client() as client:
+        before = opened(client)
+        assert before["figures"]["accuracy"] == pytest.approx(measured(own_copy.folder))
+        previews = {}
+        for one in before["supports"]:
+            edit = {"action": "drop", "support": one["index"], "source": one["source"]}
+            previews[one["index"]] = client.post(f"{CLINIC}/preview", json=edit).json()
+        number = next(n for n, p in previews.items() if p["after"]["accuracy"] != p["before"]["accuracy"])
+        assert client.get(CLINIC).json() == before  # nothing happened yet
+        source = before["supports"][number]["source"]
+        image = own_copy.image.read_bytes()
+        answer = client.post("/api/v1/predict", files={"image": image}).json()
+        outcome = client.post(f"{CLINIC}/apply", json={"action": "drop", "support": number, "source": source}).json()
+        assert outcome == previews[number]
+        after = client.get(CLINIC).json()
+        assert after["figures"]["accuracy"] == pytest.approx(outcome["after"]["accuracy"])
+        assert measured(own_copy.folder) == pytest.approx(outcome["after"]["accuracy"])
+        assert outcome["removed"] == [source] and source not in [one["source"] for one in after["supports"]]
+        assert len(client.get("/api/v1/supports").json()["supports"]) == len(before["supports"]) - 1
+        told = client.post("/api/v1/predict", files={"image": image}).json()["images"][0]
+        assert told["probabilities"] == pytest.approx(sic.load(own_copy.folder).predict(own_copy.image).probabilities)
+        back = client.post(f"{CLINIC}/undo", json={}).json()
+        assert back["added"] == [source]
+        restored = client.get(CLINIC).json()
+        assert restored["supports"] == before["supports"] and restored["figures"] == before["figures"]
+        assert restored["can_undo"] == 0 and restored["history"][0]["undone"]
+        assert client.post("/api/v1/predict", files={"image": image}).json() == answer
+        assert client.post(f"{CLINIC}/undo", json={}).status_code == 422
+
+
+def test_replace_pin_and_reselect(own_copy: Served) -> None:
+    with own_copy.client() as client:
+        first = opened(client)["supports"][0]
+        found = client.get(f"{CLINIC}/candidates", params={"class": first["label"], "near": 0}).json()
+        assert found["images"][0]["id"] == first["source"] and found["images"][0]["support"]
+        other = next(image["id"] for image in found["images"] if not image["support"])
+        assert client.get(f"{CLINIC}/image", params={"id": other}).headers["content-type"] == "image/png"
+        picture = client.get("/api/v1/supports/0/picture").content
+        alike = client.get("/api/v1/overview").json()["support_similarity"]
+        edit = {"action": "replace", "support": 0, "source": first["source"], "image": other}
+        outcome = client.post(f"{CLINIC}/apply", json=edit).json()
+        assert outcome["added"] == [other] and outcome["removed"] == [first["source"]]
+        assert client.get("/api/v1/supports/0/picture").content != picture
+        assert client.get("/api/v1/overview").json()["support_similarity"] != alike
+        stale = client.post(f"{CLINIC}/apply", json=edit)
+        assert stale.status_code == 409 and "changed" in stale.json()["error"]
+        now = next(one for one in client.get(CLINIC).json()["supports"] if one["source"] == other)
+        edit = {"action": "pin", "support": now["index"], "source": other}
+        assert client.post(f"{CLINIC}/apply", json=edit).status_code == 200
+        assert client.get(CLINIC).json()["supports"][now["index"]]["pinned"]
+        assert client.post(f"{CLINIC}/apply", json={"action": "reselect", "label": first["label"]}).status_code == 200
+        assert other in [one["source"] for one in client.get(CLINIC).json()["supports"]]
+
+
+def test_wrong_edits_get_a_sentence(own_copy: Served) -> None:
+    with own_copy.client() as client:
+        early = client.post(f"{CLINIC}/apply", json={"action": "drop", "support": 0})
+        assert early.status_code == 409 and "not open" in early.json()["error"]
+        opened(client)
+        for edit in (
+            {"action": "drop"},
+            {"action": "drop", "support": 99},
+            {"action": "replace", "support": 0, "image": "../../../etc/passwd"},
+            {"action": "reselect", "label": "dodo"},
+            {"action": "explode", "support": 0},
+            {"support": 0},
+            [],
+        ):
+            answer = client.post(f"{CLINIC}/apply", json=edit)
+            assert answer.status_code == 422 and answer.json()["error"].endswith("."), edit
+        assert client.post(f"{CLINIC}/apply", data={"action": "drop"}).status_code == 415
+
+
+def test_others_may_not_edit(own_copy: Served) -> None:
+    with own_copy.client(edits=False) as client:
+        assert client.get(CLINIC).json()["allowed"] is False
+        for path, content in (("open", {}), ("apply", {"action": "drop", "support": 0}), ("undo", {})):
+            assert client.post(f"{CLINIC}/{path}", json=content).status_code == 403
+
+
+def test_without_its_data_the_clinic_says_why(own_copy: Served) -> None:
+    record = (own_copy.folder / "run.json").read_text()
+    (own_copy.folder / "run.json").write_text(record.replace(_data(own_copy.folder), "/nowhere/at all"))
+    shutil.rmtree(own_copy.folder / "latents.safetensors", ignore_errors=True)
+    with own_copy.client() as client:
+        client.post(f"{CLINIC}/open", json={})
+        deadline = time.monotonic() + 30
+        while (state := client.get(CLINIC).json())["state"] == "opening" and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert state["state"] == "failed" and "/nowhere/at all" in state["error"]
