@@ -90,7 +90,7 @@ def test_several_labels_need_yes_and_no(tmp_path: Path) -> None:
         chosen(found, method="nwhead")
     with pytest.raises(SicError, match="--loss ce is for one label per image"):
         chosen(found, method="blackbox", loss="ce")
-    assert chosen(found, method="protopnet").loss == "bce"
+    assert chosen(found, method="protopnet", balance=True).loss == "bce"
 
 
 def test_all_images_as_supports_are_not_copied_unless_said(tmp_path: Path) -> None:
@@ -109,6 +109,14 @@ def test_published_weights_of_conventional_networks(tmp_path: Path, method: str)
         chosen(data(tmp_path), method=method, backbone="resnet50", weights="imagenet-long")
     with pytest.raises(SicError, match="needs a conventional one"):
         chosen(data(tmp_path), method=method, weights=start(tmp_path))
+
+
+def test_bagnets_start_from_files_of_bagnets(tmp_path: Path) -> None:
+    file = tmp_path / "bagnet.pth"
+    file.touch()
+    assert chosen(data(tmp_path), method="bagnet", weights=str(file)).backbone == "bagnet17"
+    with pytest.raises(SicError, match="There are no weights called imagenet for a conventional bagnet17"):
+        chosen(data(tmp_path), method="bagnet", weights="imagenet")
 
 
 def test_another_method_inherits_the_network_and_not_the_temperature(tmp_path: Path) -> None:

@@ -57,8 +57,6 @@ def check_method(said: dict[str, Any]) -> None:
             raise SicError(
                 f"--method {name} works with {flag(setting)} {' or '.join(choices)} only, not {said[setting]}."
             )
-    if said.get("balance") and said.get("loss", kind.losses[0]) == "ce":
-        raise SicError("--balance weighs yes against no, of which --loss ce has none; leave one of them out.")
 
 
 def method_defaults(said: dict[str, Any], task: Task) -> dict[str, Any]:
@@ -73,6 +71,8 @@ def method_defaults(said: dict[str, Any], task: Task) -> dict[str, Any]:
     loss = said.get("loss", "bce" if task == "multi" else kind.losses[0])
     if task == "multi" and loss == "ce":
         raise SicError("--loss ce is for one label per image: its classes exclude each other; use --loss bce here.")
+    if loss == "ce" and said.get("balance"):
+        raise SicError("--balance weighs yes against no, and --loss ce asks for neither; leave one of them out.")
     defaults: dict[str, Any] = {"loss": loss}
     if kind.attributions:
         defaults["attribution"] = kind.attributions[0]

@@ -256,7 +256,8 @@ def _with_start(said: dict[str, Any], notes: list[str]) -> dict[str, Any]:
         with_t = f" with T = {said['temperature']:g}" if "temperature" in said else ""
         notes.append(f"{said['backbone']} at {said['size']} px{with_t}, as in {weights}")
         return said
-    backbone = said.get("backbone", "resnet50")
+    only = method(said.get("method", "sic")).backbones
+    backbone = said.get("backbone", only[0] if only else "resnet50")
     native = weights in published(backbone, "bcos") or (weights not in PUBLISHED and not backbone.startswith("timm/"))
     form = said.get("form", "bcos" if native else "bcosified")
     backbones.require(backbone)
