@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -17,29 +16,6 @@ import pytest
 from sic.cli.main import main
 
 Done = subprocess.CompletedProcess[str]
-
-
-class Sic:
-    """`sic …`: in this process, which has loaded already what takes seconds to load, or in one of its own."""
-
-    def __init__(self, run: Callable[[list[str], dict[str, str]], Done]) -> None:
-        self.run = run
-
-    def __call__(self, *arguments: object, code: int = 0, **environment: str) -> Done:
-        done = self.run(list(map(str, arguments)), environment)
-        assert done.returncode == code, done.stderr
-        assert "Traceback" not in done.stderr
-        return done
-
-    def json(self, *arguments: object, code: int = 0, **environment: str) -> Any:
-        return json.loads(self(*arguments, "--json", code=code, **environment).stdout)
-
-    def refuse(self, *arguments: object) -> str:
-        """The one sentence that a wrong call is answered with."""
-        done = self(*arguments, code=1)
-        sentence = done.stderr.strip().splitlines()[-1]
-        assert sentence.startswith("sic: ")
-        return sentence
 
 
 def _here(arguments: list[str], environment: dict[str, str]) -> Done:
@@ -70,15 +46,38 @@ def _apart(arguments: list[str], environment: dict[str, str]) -> Done:
     )
 
 
+class Sic:
+    """`sic …`: in this process, which has loaded already what takes seconds to load, or in one of its own."""
+
+    def __init__(self, apart: bool = False) -> None:
+        self.run = _apart if apart else _here
+
+    def __call__(self, *arguments: object, code: int = 0, **environment: str) -> Done:
+        done = self.run(list(map(str, arguments)), environment)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *arguments: object, code: int = 0, **environment: str) -> Any:
+        return json.loads(self(*arguments, "--json", code=code, **environment).stdout)
+
+    def refuse(self, *arguments: object) -> str:
+        """The one sentence that a wrong call is answered with."""
+        done = self(*arguments, code=1)
+        sentence = done.stderr.strip().splitlines()[-1]
+        assert sentence.startswith("sic: ")
+        return sentence
+
+
 @pytest.fixture(scope="session")
 def sic() -> Sic:
-    return Sic(_here)
+    return Sic()
 
 
 @pytest.fixture(scope="session")
 def sic_apart() -> Sic:
     """For what the process itself matters to, and once for each command: here, others have loaded what it needs."""
-    return Sic(_apart)
+    return Sic(apart=True)
 
 
 @pytest.fixture(scope="session", params=["resnet_tiny", "vit_small"])
