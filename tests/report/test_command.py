@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Sic
+from tests.cli.conftest import Sic, here
 from tests.report.conftest import Saved, parse
 
 
 @pytest.fixture(scope="module")
 def sic() -> Sic:
-    return Sic()
+    return Sic(here)
 
 
 def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
