@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -18,39 +19,11 @@ from sic.cli.main import main
 Done = subprocess.CompletedProcess[str]
 
 
-def _here(arguments: list[str], environment: dict[str, str]) -> Done:
-    code, out, err = 0, io.StringIO(), io.StringIO()
-    terminated = signal.getsignal(signal.SIGTERM)
-    with (
-        patch.object(sys, "argv", ["sic", *arguments]),
-        patch.dict(os.environ, environment),
-        redirect_stdout(out),
-        redirect_stderr(err),
-    ):
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            signal.signal(signal.SIGTERM, terminated)
-    return Done(arguments, code, out.getvalue(), err.getvalue())
-
-
-def _apart(arguments: list[str], environment: dict[str, str]) -> Done:
-    return subprocess.run(
-        [sys.executable, "-m", "sic", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "160", **environment},
-    )
-
-
 class Sic:
     """`sic …`: in this process, which has loaded already what takes seconds to load, or in one of its own."""
 
-    def __init__(self, apart: bool = False) -> None:
-        self.run = _apart if apart else _here
+    def __init__(self, run: Callable[[list[str], dict[str, str]], Done]) -> None:
+        self.run = run
 
     def __call__(self, *arguments: object, code: int = 0, **environment: str) -> Done:
         done = self.run(list(map(str, arguments)), environment)
@@ -69,15 +42,43 @@ class Sic:
         return sentence
 
 
+def here(arguments: list[str], environment: dict[str, str]) -> Done:
+    code, out, err = 0, io.StringIO(), io.StringIO()
+    terminated = signal.getsignal(signal.SIGTERM)
+    with (
+        patch.object(sys, "argv", ["sic", *arguments]),
+        patch.dict(os.environ, environment),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, terminated)
+    return Done(arguments, code, out.getvalue(), err.getvalue())
+
+
+def apart(arguments: list[str], environment: dict[str, str]) -> Done:
+    return subprocess.run(
+        [sys.executable, "-m", "sic", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "160", **environment},
+    )
+
+
 @pytest.fixture(scope="session")
 def sic() -> Sic:
-    return Sic()
+    return Sic(here)
 
 
 @pytest.fixture(scope="session")
 def sic_apart() -> Sic:
     """For what the process itself matters to, and once for each command: here, others have loaded what it needs."""
-    return Sic(apart=True)
+    return Sic(apart)
 
 
 @pytest.fixture(scope="session", params=["resnet_tiny", "vit_small"])
