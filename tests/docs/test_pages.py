@@ -19,24 +19,17 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LARGEST = 150_000
 """Bytes of a picture."""
+BLOCK = re.compile(r"^```[a-z]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-
-
-def blocks(text: str) -> list[str]:
-    return re.findall(r"^```[a-z]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-
-
-def inline(text: str) -> list[str]:
-    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
 
 
 def commands(text: str) -> Iterator[tuple[str, bool]]:
     """Every `sic …` that a page shows, and whether it is whole: those within a sentence may leave arguments out."""
-    for block in blocks(text):
+    for block in BLOCK.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
             if (said := line.strip().removeprefix("$ ")).startswith("sic "):
                 yield said, True
-    for code in inline(text):
+    for code in re.findall(r"`([^`\n]+)`", BLOCK.sub("", text)):
         if code.startswith("sic "):
             yield code, False
 
@@ -68,6 +61,18 @@ def test_commands_and_flags_exist(page: Path) -> None:
     assert [words for said, whole in commands(page.read_text()) if (words := refusal(said, whole))] == []
 
 
+def flags(command: Any) -> set[str]:
+    """All that a command, and those below it, take."""
+    own = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    return own.union(*(flags(inner) for inner in getattr(command, "commands", {}).values()))
+
+
+@by_name
+def test_flags_named_in_sentences_exist(page: Path) -> None:
+    named = set(re.findall(r"`(--[\w-]*\w)[^`\n]*`", BLOCK.sub("", page.read_text())))
+    assert named - flags(typer.main.get_command(app)) - {"--help"} == set()
+
+
 @pytest.mark.parametrize(
     ("said", "whole"),
     [
@@ -90,7 +95,7 @@ def test_commands_are_found() -> None:
 
 @by_name
 def test_links_and_pictures_exist(page: Path) -> None:
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = BLOCK.sub("", page.read_text())
     targets = re.findall(r"\]\(([^)\s]+)[^)]*\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
     for target in targets:
         parts = urlsplit(target)
