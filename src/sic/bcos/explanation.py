@@ -86,7 +86,7 @@ def constant_parameter(value: Tensor) -> Tensor:
         return value
     while value.dim() < 3 or len(value) != 1:  # some leave the batch's dimension out
         value = value[None]
-    return constant(value, len(trace.source))
+    return constant(value, trace.source.shape[0])
 
 
 @dataclass
@@ -122,10 +122,10 @@ def linear_maps(outputs: Tensor, trace: Trace, *, retain: bool = False, weights:
             materialize_grads=True,
         )
         maps.append((grads[0] * encoded).sum(dim=1))
-        kept.append(grads[0] if weights else grads[0].new_zeros(len(encoded), 0, *encoded.shape[2:]))
+        kept.append(grads[0] if weights else grads[0].new_zeros(encoded.shape[0], 0, *encoded.shape[2:]))
         share = outputs.new_zeros(outputs.shape[0])
         for leaf, grad in zip(trace.constants, grads[1:], strict=True):
             # Some layers see several rows for each input (windows of an image), one input's after the other's.
-            share = share + (leaf.detach() * grad).reshape(len(share), -1).sum(1)
+            share = share + (leaf.detach() * grad).reshape(share.shape[0], -1).sum(1)
         constants.append(share)
     return LinearMaps(torch.stack(kept, 1), torch.stack(maps, 1), torch.stack(constants, 1))

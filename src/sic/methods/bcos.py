@@ -48,7 +48,7 @@ class AnsweredBcos(Answered):
     def answers(self) -> tuple[Tensor, Tensor]:
         self.traced = Traced(lambda: self.classifier.backbone(self.images))
         logits = self.classifier.logits(self.traced.features)
-        return logits, logits.new_zeros(len(logits), 0)
+        return logits, logits.new_zeros(logits.shape[0], 0)
 
     def explain(self, targets: Tensor, weights: bool = True) -> Contributions:
         def logits(pooled: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ class Classifier(nn.Module):
     def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, N×C, and what each case speaks for its class, N×S."""
         logits = self(images)
-        return logits, logits.new_zeros(len(logits), 0)
+        return logits, logits.new_zeros(logits.shape[0], 0)
 
     def answered(self, images: Tensor) -> Answered:
         """Answers that can be explained."""

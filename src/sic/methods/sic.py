@@ -69,7 +69,7 @@ class SIC(Comparing):
     def logits(self, evidence: Tensor, classes: Tensor | None = None) -> Tensor:
         """N×S evidence → N×C logits: the bias plus each class's own evidence."""
         classes = self.support_classes if classes is None else classes
-        sums = evidence.new_zeros(len(evidence), self.classes).index_add(1, classes, evidence)
+        sums = evidence.new_zeros(evidence.shape[0], self.classes).index_add(1, classes, evidence)
         return self.bias + sums
 
     def forward(self, images: Tensor) -> Tensor:
