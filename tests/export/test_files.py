@@ -94,6 +94,18 @@ def test_a_file_answers_as_the_model(backbone: str, explain: bool, suffix: str, 
         agrees(written, exported, number)
 
 
+def test_an_image_that_is_like_nothing(tmp_path: Path) -> None:
+    """All latents are zero: evidence is zero, and not a number that is none."""
+    exported = model("resnet_tiny")
+    encoder = exported.sic.encoder
+    with torch.no_grad():
+        encoder.projection.weight.copy_(-encoder.pooled(images(1)))
+        assert not encoder(images(1)).any()
+    found = run(export(exported, tmp_path / "model.onnx").file, images(1))
+    assert torch.equal(found["evidence"], torch.zeros(1, len(LABELS)))
+    torch.testing.assert_close(found["logits"], torch.full((1, 3), exported.sic.bias))
+
+
 @pytest.mark.parametrize(
     ("settings", "explain"),
     [({"method": "bcos"}, True), ({"method": "blackbox", "form": "conventional", "attribution": "grad-cam"}, False)],
