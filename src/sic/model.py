@@ -110,23 +110,25 @@ class Model:
         """Classify several images in one pass."""
         scores, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
         probabilities = self.classifier.probabilities(scores)
-        return [self._prediction(*each) for each in zip(evidence, scores, probabilities, strict=True)]
+        labels = self._labels(scores, probabilities)
+        return [self._prediction(*each) for each in zip(evidence, labels, probabilities, strict=True)]
 
-    def _prediction(self, evidence: Tensor, scores: Tensor, probabilities: Tensor) -> Prediction:
+    def _prediction(self, evidence: Tensor, labels: list[int], probabilities: Tensor) -> Prediction:
         ranked = evidence.argsort(descending=True).tolist()
         values = evidence.tolist()
         return Prediction(
-            [self.classes[label] for label in self._labels(scores, probabilities)],
+            [self.classes[label] for label in labels],
             dict(zip(self.classes, probabilities.tolist(), strict=True)),
             [Evidence(i, self.classes[self.supports[i].label], self.supports[i].source, values[i]) for i in ranked],
             bool((probabilities >= 0.5).any()),
         )
 
-    def _labels(self, scores: Tensor, probabilities: Tensor) -> list[int]:
-        """The classes found in one image: exactly one in single-label data."""
+    def _labels(self, scores: Tensor, probabilities: Tensor) -> list[list[int]]:
+        """The classes found in each image, of N×C; exactly one in single-label data."""
         if self.config.task == "multi":
-            return (probabilities >= 0.5).nonzero()[:, 0].tolist()
-        return [int(scores.argmax())]  # not by probability: those of very sure answers are all 1 in 32 bits
+            return [[label for label, chance in enumerate(row) if chance >= 0.5] for row in probabilities.tolist()]
+        # Not by probability: those of very sure answers are all 1 in 32 bits.
+        return [[label] for label in scores.argmax(dim=1).tolist()]
 
     def explain(
         self,
@@ -189,8 +191,9 @@ class Model:
         if wanted is not None:
             return [wanted] * len(answered.images)
         probabilities = self.classifier.probabilities(answered.logits)
+        nearest = probabilities.argmax(dim=1).tolist()
         return [
-            self._labels(*each) or [int(each[1].argmax())] for each in zip(answered.logits, probabilities, strict=True)
+            found or [best] for found, best in zip(self._labels(answered.logits, probabilities), nearest, strict=True)
         ]
 
     def _explanations(
@@ -213,7 +216,8 @@ class Model:
         )
         result = []
         chances = self.classifier.probabilities(answered.logits)
-        for view, scores, each, parts in zip(views, answered.logits, chances, explained, strict=True):
+        labels = self._labels(answered.logits, chances)
+        for view, found, each, parts in zip(views, labels, chances, explained, strict=True):
             probabilities = dict(zip(self.classes, each.tolist(), strict=True))
             result.append(
                 Explanation(
@@ -222,7 +226,7 @@ class Model:
                     self.classifier.bias,
                     bool((each >= 0.5).any()),
                     parts,
-                    [self.classes[label] for label in self._labels(scores, each)],
+                    [self.classes[label] for label in found],
                     max(probabilities, key=lambda name: probabilities[name]),
                     probabilities,
                     None,

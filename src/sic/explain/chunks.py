@@ -24,7 +24,7 @@ def images_at_once(classifier: Classifier, like: Tensor, maps: int = 1) -> int:
     if shape not in sizes:
         sizes[shape] = _held(classifier, like)
     results = 8 * maps * like[0].numel() * like.element_size()  # six channels of weights, a map, a product
-    wanted = 2 * sizes[shape] + results  # gradients on their way are not among what is held
+    wanted = sizes[shape] * 5 // 4 + results  # gradients on their way are not among what is held
     limit = ON_GPU if like.is_cuda else ON_CPU
     return max(1, min(limit, _memory(like.device) // wanted))
 

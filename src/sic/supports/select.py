@@ -16,7 +16,7 @@ from sic.supports.kmeans import RESTARTS, kmeans
 
 Candidates = Mapping[int, Sequence[int]]
 """Rows of the latents per class."""
-AT_ONCE = 512 << 20
+AT_ONCE = 256 << 20
 """Bytes of latents that are on the device at a time."""
 
 How = Literal["nearest", "centroid", "random", "full"]
