@@ -26,12 +26,13 @@ USES: dict[str, set[str]] = {
 }
 USES["model"] = set(USES)
 USES["report"] = set(USES)
-USES["serve"] = set(USES) - {"report"}
+USES["export"] = {"model", "methods", "directory", "errors", "version"}
+USES["serve"] = set(USES) - {"report", "export"}
 USES["cli"] = set(USES)
 TOP = {"__init__", "__main__"}
 """The package's front doors: the lazy names of `sic` and `python -m sic`."""
 
-HEAVY_FROM_START = {"lightning", "matplotlib", "fastapi", "jinja2", "pydicom", "optuna"}
+HEAVY_FROM_START = {"lightning", "matplotlib", "fastapi", "jinja2", "pydicom", "optuna", "onnx", "onnxruntime"}
 
 
 def rooms(file: Path) -> tuple[str, set[str]]:

@@ -1,7 +1,8 @@
 """The model as users hold it: `sic.load`, then `predict` and `explain`."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ from sic.directory import Config, SavedModel
 from sic.errors import SicError
 from sic.evaluate.accuracy import accuracy_figures
 from sic.evaluate.outputs import logits, view_batches
-from sic.explain import Explanation, Latents, Overview, ProjectionMethod, explain_classes, look
-from sic.methods import SIC, Classifier, Contributions, odds
+from sic.explain import Explanation, Latents, Overview, ProjectionMethod, as_rows, explain_answers, in_chunks, look
+from sic.methods import SIC, Answered, Classifier, Contributions, odds
 from sic.supports import Support
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ class Prediction:
     """All supports, the most similar first; empty where the method has none."""
     similar_case: bool
     """False where every class stays below 0.5: the image looks like none of the cases."""
+
+
+KEPT = 512 << 20
+"""Bytes of support contributions that are kept while many images are explained."""
+
+
+def _title(image: ImageInput) -> str:
+    return Path(image).name if isinstance(image, str | Path) else "Why this answer"
 
 
 class Model:
@@ -101,22 +110,25 @@ class Model:
         """Classify several images in one pass."""
         scores, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
         probabilities = self.classifier.probabilities(scores)
-        return [self._prediction(*each) for each in zip(evidence, scores, probabilities, strict=True)]
+        labels = self._labels(scores, probabilities)
+        return [self._prediction(*each) for each in zip(evidence, labels, probabilities, strict=True)]
 
-    def _prediction(self, evidence: Tensor, scores: Tensor, probabilities: Tensor) -> Prediction:
-        found = (probabilities >= 0.5).nonzero()[:, 0].tolist()
-        # Not by probability: those of very sure answers are all 1 in 32 bits.
-        labels = found if self.config.task == "multi" else [int(scores.argmax())]
+    def _prediction(self, evidence: Tensor, labels: list[int], probabilities: Tensor) -> Prediction:
         ranked = evidence.argsort(descending=True).tolist()
+        values = evidence.tolist()
         return Prediction(
             [self.classes[label] for label in labels],
             dict(zip(self.classes, probabilities.tolist(), strict=True)),
-            [
-                Evidence(i, self.classes[self.supports[i].label], self.supports[i].source, evidence[i].item())
-                for i in ranked
-            ],
-            bool(found),
+            [Evidence(i, self.classes[self.supports[i].label], self.supports[i].source, values[i]) for i in ranked],
+            bool((probabilities >= 0.5).any()),
         )
+
+    def _labels(self, scores: Tensor, probabilities: Tensor) -> list[list[int]]:
+        """The classes found in each image, of N×C; exactly one in single-label data."""
+        if self.config.task == "multi":
+            return [[label for label, chance in enumerate(row) if chance >= 0.5] for row in probabilities.tolist()]
+        # Not by probability: those of very sure answers are all 1 in 32 bits.
+        return [[label] for label in scores.argmax(dim=1).tolist()]
 
     def explain(
         self,
@@ -129,30 +141,99 @@ class Model:
 
         `own`: support contributions that are known already, by support; the others are computed.
         """
-        view = self.tensor(image)
-        prediction = self.predict(view)
-        wanted = list(classes or prediction.labels)
-        nearest = max(prediction.probabilities, key=lambda name: prediction.probabilities[name])
-        wanted = wanted or [nearest]
-        for name in wanted:
+        wanted = self._wanted(classes)
+        found = self._explanations(self.tensor(image)[None], wanted, own, evidence_maps=True)[0]
+        return replace(found, title=_title(image), truth=truth)
+
+    def explain_many(self, images: Iterable[ImageInput], classes: Sequence[str] | None = None) -> Iterator[Explanation]:
+        """Explain any number of images, in order: as many in one pass as fit into memory, and no more are held.
+
+        As `explain`, but without the maps of single cases.
+        """
+        wanted, titles = self._wanted(classes), deque[str]()
+        known: dict[int, Contributions] = {}
+
+        def views() -> Iterator[Tensor]:
+            for image in images:
+                titles.append(_title(image))
+                yield self.tensor(image)
+
+        for batch in in_chunks(self.classifier, views(), len(wanted or [0])):
+            explanations = self._explanations(batch, wanted, known)
+            cases = [case for each in explanations for explained in each.classes for case in explained.cases]
+            known |= {case.index: case.own for case in cases if case.own is not None}
+            while len(known) > KEPT // (8 * batch[0].numel()):
+                del known[next(iter(known))]
+            for each in explanations:
+                yield replace(each, title=titles.popleft())
+
+    def contributions(
+        self, images: Iterable[ImageInput], classes: Sequence[str] | None = None
+    ) -> Iterator[tuple[list[str], Contributions]]:
+        """What pixels contribute to the predicted classes, or to those named: for every image their K names and K×H×W
+        maps, without dynamic weights and cases. One forward pass and at most K backward passes for many images."""
+        wanted = self._wanted(classes)
+        for batch in in_chunks(self.classifier, map(self.tensor, images), len(wanted or [0])):
+            answered = self.classifier.answered(batch)
+            targets = self._targets(answered, wanted)
+            found = answered.explain(as_rows(targets, batch), weights=False)
+            for n, labels in enumerate(targets):
+                yield [self.classes[label] for label in labels], found.at((n, slice(len(labels))))
+
+    def _wanted(self, classes: Sequence[str] | None) -> list[int] | None:
+        for name in classes or []:
             if name not in self.classes:
                 raise SicError(f"The model has no class {name!r}; it knows {', '.join(self.classes)}.")
-        explained = explain_classes(
-            self.classifier, self.supports, self.classes, view, [self.classes.index(name) for name in wanted], own
+        return [self.classes.index(name) for name in classes] if classes else None
+
+    def _targets(self, answered: Answered, wanted: list[int] | None) -> list[list[int]]:
+        """The classes to explain of each image."""
+        if wanted is not None:
+            return [wanted] * len(answered.images)
+        probabilities = self.classifier.probabilities(answered.logits)
+        nearest = probabilities.argmax(dim=1).tolist()
+        return [
+            found or [best] for found, best in zip(self._labels(answered.logits, probabilities), nearest, strict=True)
+        ]
+
+    def _explanations(
+        self,
+        views: Tensor,
+        wanted: list[int] | None,
+        own: Mapping[int, Contributions] | None,
+        evidence_maps: bool = False,
+    ) -> list[Explanation]:
+        """Of N×3×H×W, in one pass."""
+        answered = self.classifier.answered(views)
+        explained = explain_answers(
+            self.classifier,
+            self.supports,
+            self.classes,
+            answered,
+            self._targets(answered, wanted),
+            own,
+            evidence_maps=evidence_maps,
         )
-        title = Path(image).name if isinstance(image, str | Path) else "Why this answer"
-        return Explanation(
-            view,
-            title,
-            self.classifier.bias,
-            prediction.similar_case,
-            explained,
-            prediction.labels,
-            nearest,
-            prediction.probabilities,
-            truth,
-            self.config.method,
-        )
+        result = []
+        chances = self.classifier.probabilities(answered.logits)
+        labels = self._labels(answered.logits, chances)
+        for view, found, each, parts in zip(views, labels, chances, explained, strict=True):
+            probabilities = dict(zip(self.classes, each.tolist(), strict=True))
+            result.append(
+                Explanation(
+                    view,
+                    "",
+                    self.classifier.bias,
+                    bool((each >= 0.5).any()),
+                    parts,
+                    [self.classes[label] for label in found],
+                    max(probabilities, key=lambda name: probabilities[name]),
+                    probabilities,
+                    None,
+                    self.config.method,
+                )
+            )
+        return result
 
     @torch.no_grad()
     def embed(self, samples: Sequence[Sample]) -> Latents:

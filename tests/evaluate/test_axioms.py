@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -212,7 +213,7 @@ def test_dummy_fails_where_maps_are_smoothed(monkeypatch: pytest.MonkeyPatch) ->
     def smoothed(*args: object) -> LinearMaps:
         exact = linear_maps(*args)  # type: ignore[arg-type]
         flat = F.avg_pool2d(exact.weights.flatten(0, 1), 3, 1, 1)
-        return LinearMaps(flat.view_as(exact.weights), exact.constants)
+        return replace(exact, weights=flat.view_as(exact.weights))
 
     monkeypatch.setattr(axioms, "linear_maps", smoothed)
     found = measured(build())
@@ -243,7 +244,7 @@ def test_dummy_fails_for_a_model_that_sees_hidden_pixels(monkeypatch: pytest.Mon
 def test_symmetry_fails_where_places_are_weighted(monkeypatch: pytest.MonkeyPatch) -> None:
     def weighted(*args: object) -> LinearMaps:
         exact = linear_maps(*args)  # type: ignore[arg-type]
-        return LinearMaps(exact.weights * torch.linspace(1, 2, SIZE).to(exact.weights), exact.constants)
+        return replace(exact, weights=exact.weights * torch.linspace(1, 2, SIZE).to(exact.weights))
 
     monkeypatch.setattr(axioms, "linear_maps", weighted)
     found = measured(build())

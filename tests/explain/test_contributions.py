@@ -83,7 +83,7 @@ def test_supports_may_be_a_few_in_any_order(model: SIC) -> None:
 
 def test_many_supports_are_taken_in_chunks(resnet: SIC, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = support_contributions(resnet, photos(4), [0, 1, 2, 3])
-    monkeypatch.setattr(module, "CHUNK", 3)
+    monkeypatch.setattr(module, "images_at_once", lambda *_: 3)
     chunked = support_contributions(resnet, photos(4), [0, 1, 2, 3])
     for part in ("maps", "weights", "value", "constant"):
         torch.testing.assert_close(getattr(chunked, part), getattr(whole, part), rtol=1e-9, atol=1e-12)

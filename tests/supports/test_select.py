@@ -1,4 +1,3 @@
-import importlib
 import itertools
 import warnings
 
@@ -66,7 +65,7 @@ def test_two_centroids_do_not_end_in_the_same_image(monkeypatch: pytest.MonkeyPa
         def fit(self, _: np.ndarray) -> "Fixed":
             return self
 
-    monkeypatch.setattr(importlib.import_module("sic.supports.select"), "KMeans", Fixed)
+    monkeypatch.setattr("sklearn.cluster.KMeans", Fixed)
     assert select_class(points, 2, 0).tolist() == [0, 1]
 
 

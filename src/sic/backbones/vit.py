@@ -61,7 +61,7 @@ class ConvStemViT(nn.Module):
         """N×F."""
         grid = self.stem(x)
         tokens = self.embedding(grid.flatten(2).transpose(1, 2))
-        tokens = tokens + constant(positions(grid.shape[2], grid.shape[3], self.features, tokens), len(tokens))
+        tokens = tokens + constant(positions(grid.shape[2], grid.shape[3], self.features, tokens), tokens.shape[0])
         return self.norm(self.encoder(tokens).mean(dim=1))
 
 

@@ -86,7 +86,7 @@ def constant_parameter(value: Tensor) -> Tensor:
         return value
     while value.dim() < 3 or len(value) != 1:  # some leave the batch's dimension out
         value = value[None]
-    return constant(value, len(trace.source))
+    return constant(value, trace.source.shape[0])
 
 
 @dataclass
@@ -94,26 +94,38 @@ class LinearMaps:
     """Dynamic-linear summaries of K outputs for N inputs: `outputs = Σ weights ⊙ source + constants`."""
 
     weights: Tensor
-    """N×K×6×H×W, `W(x)`."""
+    """N×K×6×H×W, `W(x)`; N×K×0×H×W where they were not wanted."""
+    maps: Tensor
+    """N×K×H×W, `φ = Σ_channels W ⊙ [x, 1 - x]`."""
     constants: Tensor
     """N×K, the share of the input-independent terms."""
 
 
-def linear_maps(outputs: Tensor, trace: Trace) -> LinearMaps:
-    """`W(x)` of every column of `outputs` (N×K), computed in explanation mode; the graph is freed."""
+def linear_maps(outputs: Tensor, trace: Trace, *, retain: bool = False, weights: bool = True) -> LinearMaps:
+    """`W(x)` of every column of `outputs` (N×K), computed in explanation mode: a backward pass for each.
+
+    `retain`: other outputs of the same forward pass will be asked for; otherwise the graph is freed. Without
+    `weights` only what they add up to is kept, a sixth of the memory.
+    """
     if trace.source is None:
         raise RuntimeError("nothing was encoded in this explanation context")
     leaves = [trace.source, *trace.constants]
-    weights, constants = [], []
+    encoded = trace.source.detach()
+    kept, maps, constants = [], [], []
     columns = outputs.shape[1]
     for k in range(columns):
         grads = torch.autograd.grad(
-            outputs[:, k].sum(), leaves, retain_graph=k < columns - 1, allow_unused=True, materialize_grads=True
+            outputs[:, k].sum(),
+            leaves,
+            retain_graph=retain or k < columns - 1,
+            allow_unused=True,
+            materialize_grads=True,
         )
-        weights.append(grads[0])
+        maps.append((grads[0] * encoded).sum(dim=1))
+        kept.append(grads[0] if weights else grads[0].new_zeros(encoded.shape[0], 0, *encoded.shape[2:]))
         share = outputs.new_zeros(outputs.shape[0])
         for leaf, grad in zip(trace.constants, grads[1:], strict=True):
             # Some layers see several rows for each input (windows of an image), one input's after the other's.
-            share = share + (leaf.detach() * grad).reshape(len(share), -1).sum(1)
+            share = share + (leaf.detach() * grad).reshape(share.shape[0], -1).sum(1)
         constants.append(share)
-    return LinearMaps(torch.stack(weights, 1), torch.stack(constants, 1))
+    return LinearMaps(torch.stack(kept, 1), torch.stack(maps, 1), torch.stack(constants, 1))

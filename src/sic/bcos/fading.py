@@ -30,7 +30,7 @@ def add_bias(x: Tensor, bias: Tensor | None, progress: float | Tensor) -> Tensor
     if bias is None or (not isinstance(progress, Tensor) and progress == 1):
         return x
     term = ((1 - progress) * bias).to(x.dtype)
-    return x + constant(term.reshape(1, *[1] * (x.dim() - 1 - term.dim()), *term.shape), len(x))
+    return x + constant(term.reshape(1, *[1] * (x.dim() - 1 - term.dim()), *term.shape), x.shape[0])
 
 
 def without_biases(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:

@@ -135,8 +135,10 @@ class BcosConv2d(BcosUnit, nn.Conv2d):
         if self.kernel_size == (1, 1) and self.padding == (0, 0):
             return squares[:, :, :: self.stride[0], :: self.stride[1]]
         with torch.autocast(squares.device.type, enabled=False):
-            if (squares.is_cuda or torch.compiler.is_compiling()) and self.dilation == (1, 1):
+            pooled = squares.is_cuda or torch.compiler.is_compiling()
+            if pooled and self.dilation == (1, 1) and not torch.compiler.is_exporting():
                 # On the CPU the convolution is faster; compilers fuse the pooling with what is before and after it.
+                # ONNX has no pooling with another divisor, and nothing says so when it is exported.
                 return F.avg_pool2d(squares, self.kernel_size, self.stride, self.padding, divisor_override=1)  # type: ignore[arg-type]
             box = squares.new_ones(self.groups, 1, *self.kernel_size)
             return F.conv2d(squares, box, None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]

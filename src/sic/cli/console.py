@@ -59,3 +59,27 @@ class Talker(AbstractContextManager["Talker"]):
 def print_json(content: Any) -> None:
     """One JSON object on standard output."""
     print(json.dumps(content, indent=1, ensure_ascii=False))
+
+
+class Results:
+    """A list of results, printed while it grows: texts, or one JSON object whose last field is that list.
+
+    To be made before a `Talker` starts, which takes standard output for itself while it shows its bars.
+    """
+
+    def __init__(self, fields: dict[str, Any], name: str, as_json: bool) -> None:
+        self.out, self.as_json = sys.stdout, as_json
+        self.before = json.dumps({**fields, name: []}, ensure_ascii=False)[:-2]
+
+    def add(self, entry: dict[str, Any], text: str | None) -> None:
+        if self.as_json:
+            print(self.before, json.dumps(entry, ensure_ascii=False), sep="\n", end="", file=self.out, flush=True)
+            self.before = ","
+        elif text is not None and self.out.isatty():
+            OUT.print(text, markup=False)  # above the bars
+        elif text is not None:
+            print(text, file=self.out, flush=True)
+
+    def close(self) -> None:
+        if self.as_json:
+            print(("" if self.before == "," else self.before) + "]}", file=self.out)

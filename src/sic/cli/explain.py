@@ -1,14 +1,20 @@
 """`sic explain`: why the model says so."""
 
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sic.cli.console import OUT, Talker, print_json
+from sic.cli.console import Results, Talker
+from sic.cli.evaluate import Device, pick_device
 from sic.errors import SicError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from sic.explain import Explanation
 
 
@@ -24,13 +30,15 @@ def explain(
     attribution: Annotated[
         str | None, typer.Option(help="Another way to explain than the model's own, where its method has several.")
     ] = None,
+    device: Device = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Draw and read out the explanation of the answers: contributions, evidence, supports."""
     from sic.cli.files import as_trained, image_files
+    from sic.evaluate.outputs import views_or_reasons
     from sic.model import load
 
-    loaded = load(model)
+    loaded = load(model, pick_device(device))
     if attribution is not None:
         loaded.classifier.explain_with(attribution)
     files = image_files(images)
@@ -42,32 +50,37 @@ def explain(
     if out.resolve() in {file.resolve() for file in files}:
         raise SicError(f"--out {out} is the image itself; choose another name for the figure.")
     (out if folder else out.parent).mkdir(parents=True, exist_ok=True)
-    results: list[dict[str, Any]] = []
-    failed = False
+    results = Results({"model": str(model)}, "images", json)
+    failed = 0
     with Talker() as talker:
         views = as_trained(files, model, loaded.config.data, talker)
-        for done, (file, view) in enumerate(zip(files, views, strict=True), 1):
-            try:
-                explanation = loaded.explain(view, classes)
-            except SicError as error:
-                if not folder:
-                    raise
-                failed = True
-                talker.warn(str(error))
-                results.append({"image": str(file), "error": str(error)})
-                continue
+        waiting: deque[tuple[int, Path]] = deque()
+
+        def readable() -> Iterator["Tensor"]:
+            nonlocal failed
+            for number, view in enumerate(views_or_reasons(views, loaded.config.preprocessing), 1):
+                file = files[number - 1]
+                if isinstance(view, str):
+                    sentence = f"{file} cannot be used: {view}."
+                    if not folder:
+                        raise SicError(sentence)
+                    failed += 1
+                    talker.warn(sentence)
+                    results.add({"image": str(file), "error": sentence}, None)
+                else:
+                    waiting.append((number, file))
+                    yield view
+
+        for done, explanation in enumerate(loaded.explain_many(readable(), classes), 1):
+            number, file = waiting.popleft()
             # Images of the same name in different folders must not overwrite each other.
-            figure = out / f"{done:04d}-{file.stem}.png" if folder else out
-            explanation.save(figure)
-            results.append({"image": str(file), "figure": str(figure), **_as_json(explanation)})
+            figure = out / f"{number:04d}-{file.stem}.png" if folder else out
+            replace(explanation, title=file.name).save(figure)
+            found = {"image": str(file), "figure": str(figure), **_as_json(explanation)}
+            results.add(found, f"{found['text']}\nFigure: {figure}")
             if folder:
-                talker.advance("explaining", done, len(files))
-    if json:
-        print_json({"model": str(model), "images": results})
-    else:
-        for result in results:
-            if "text" in result:
-                OUT.print(f"{result['text']}\nFigure: {result['figure']}", markup=False)
+                talker.advance("explaining", done + failed, len(files))
+    results.close()
     if failed:
         raise typer.Exit(1)
 

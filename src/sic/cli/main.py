@@ -7,7 +7,21 @@ import sys
 
 import typer
 
-from sic.cli import compare, data, demo, evaluate, explain, predict, report, search, serve, supports, train, verify
+from sic.cli import (
+    compare,
+    data,
+    demo,
+    evaluate,
+    explain,
+    export,
+    predict,
+    report,
+    search,
+    serve,
+    supports,
+    train,
+    verify,
+)
 from sic.errors import SicError
 from sic.version import __version__
 
@@ -29,6 +43,7 @@ app.command("verify")(verify.verify)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
+app.command("export")(export.export)
 app.command("serve")(serve.serve)
 app.add_typer(data.app, name="data")
 app.add_typer(supports.app, name="supports")

@@ -35,7 +35,7 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
         return []
     indices = [*pictures]
     images = torch.stack([*pictures.values()]).to(examined.classifier.support_vectors)
-    shares = negative_share(support_contributions(examined.classifier, images, indices).maps).tolist()
+    shares = negative_share(support_contributions(examined.classifier, images, indices, weights=False).maps).tolist()
     over = [(share, index) for share, index in zip(shares, indices, strict=True) if share > TOO_MUCH_NEGATIVE]
     if not over:
         return []

@@ -38,6 +38,22 @@ class FileViews(Dataset[Tensor]):
         return torch.from_numpy(self.preprocessing(read_image(self.paths[index])).copy()).permute(2, 0, 1)
 
 
+class FileViewsOrReasons(Dataset[Tensor | str]):
+    """The same; of a file that cannot be read, why."""
+
+    def __init__(self, views: FileViews) -> None:
+        self.views = views
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def __getitem__(self, index: int) -> Tensor | str:
+        try:
+            return self.views[index]
+        except UnreadableImage as error:
+            return str(error)
+
+
 def readable(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
     """Files that decode, and the others with the reason."""
     with ThreadPoolExecutor(_cores()) as pool:
@@ -80,6 +96,13 @@ def view_batches(
     """Views in batches, N×3×S×S in [0, 1]."""
     for batch in DataLoader(FileViews(paths, preprocessing), batch_size, num_workers=decoders(len(paths))):
         yield batch.to(device).float() / 255
+
+
+def views_or_reasons(paths: Sequence[Path], preprocessing: Preprocessing) -> Iterator[Tensor | str]:
+    """One view 3×S×S in [0, 1] after the other, on the CPU; of a file that cannot be read, why."""
+    data = FileViewsOrReasons(FileViews(paths, preprocessing))
+    for view in DataLoader(data, batch_size=None, num_workers=decoders(len(paths))):
+        yield view if isinstance(view, str) else view.float() / 255
 
 
 @torch.no_grad()

@@ -1,12 +1,21 @@
 """From a model and an image to contributions, pictures and prose."""
 
+from sic.explain.chunks import images_at_once, in_chunks
 from sic.explain.contributions import (
     latent_contributions,
     negative_share,
     neuron_contributions,
     support_contributions,
 )
-from sic.explain.explanation import ClassExplanation, Explanation, SupportCase, explain_classes, own_contributions
+from sic.explain.explanation import (
+    ClassExplanation,
+    Explanation,
+    SupportCase,
+    as_rows,
+    explain_answers,
+    explain_classes,
+    own_contributions,
+)
 from sic.explain.overview import Latents, Overview, look
 from sic.explain.picture import rgba
 from sic.explain.projection import Method as ProjectionMethod
@@ -18,7 +27,11 @@ __all__ = [
     "Overview",
     "ProjectionMethod",
     "SupportCase",
+    "as_rows",
+    "explain_answers",
     "explain_classes",
+    "images_at_once",
+    "in_chunks",
     "latent_contributions",
     "look",
     "negative_share",

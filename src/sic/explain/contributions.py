@@ -8,30 +8,34 @@ from torch import Tensor, nn
 
 from sic.bcos import bcos_similarity
 from sic.errors import SicError
+from sic.explain.chunks import images_at_once
 from sic.methods import SIC, Contributions
 
-CHUNK = 32
 
-
-def support_contributions(classifier: SIC, images: Tensor, supports: Sequence[int]) -> Contributions:
+def support_contributions(
+    classifier: SIC, images: Tensor, supports: Sequence[int], weights: bool = True
+) -> Contributions:
     """What each support vector is made of: `sim(v_i, v̂_i) = ‖v_i‖` traced back to the support's own image.
 
-    `images`: S×3×H×W, the own images of the `supports` (indices), in the same order.
+    `images`: S×3×H×W, the own images of the `supports` (indices), in the same order; as many at once as fit into
+    memory. Without `weights`, maps only.
     """
     chunks = []
-    for start in range(0, len(images), CHUNK):
-        columns = torch.as_tensor(supports[start : start + CHUNK], device=images.device)
+    number = images_at_once(classifier, images[0]) if len(images) > 1 else 1
+    for start in range(0, len(images), number):
+        columns = torch.as_tensor(supports[start : start + number], device=images.device)
 
         def similarity(latents: Tensor, columns: Tensor = columns) -> Tensor:
             similarities = bcos_similarity(latents, classifier.support_vectors, classifier.b)
             return similarities.gather(1, columns[:, None].clone())  # the caller may be in inference mode
 
-        chunks.append(classifier.trace(images[start : start + CHUNK], similarity))
+        found = classifier.trace(images[start : start + number], similarity, weights=weights)
+        chunks.append(found.reshape([len(columns)]))
     return Contributions(
-        torch.cat([c.maps[:, 0] for c in chunks]),
-        torch.cat([c.weights[:, 0] for c in chunks]),
-        torch.cat([c.value[:, 0] for c in chunks]),
-        torch.cat([c.constant[:, 0] for c in chunks]),
+        torch.cat([c.maps for c in chunks]),
+        torch.cat([c.weights for c in chunks]),
+        torch.cat([c.value for c in chunks]),
+        torch.cat([c.constant for c in chunks]),
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sic.explain.contributions import support_contributions
-from sic.methods import SIC, Classifier, Contributions
+from sic.methods import SIC, Answered, Classifier, Contributions
 from sic.supports import Support
 
 
@@ -20,8 +20,8 @@ class SupportCase:
     support: Support
     evidence: float
     """What it adds to the logit, `sim(f⁺, v) / T`; for the NW-Head to the probability."""
-    evidence_map: Tensor
-    """H×W, contributions of the test image's pixels to this evidence."""
+    evidence_map: Tensor | None
+    """H×W, contributions of the test image's pixels to this evidence; None where nobody asked for it."""
     own: Contributions | None
     """What the support vector is made of, on the support's own image; None where the image is not kept, and where a
     method cannot say."""
@@ -90,56 +90,77 @@ def explain_classes(
     classes: list[int],
     known: Mapping[int, Contributions] | None = None,
 ) -> list[ClassExplanation]:
-    """Explain the logits of `classes` for one image 3×H×W: one backward pass per class and per case.
+    """Explain the logits of `classes` for one image 3×H×W."""
+    answered = classifier.answered(image[None])
+    return explain_answers(classifier, supports, names, answered, [classes], known, evidence_maps=True)[0]
 
-    `known`: support contributions by support, where the caller has them already.
+
+def explain_answers(
+    classifier: Classifier,
+    supports: list[Support],
+    names: list[str],
+    answered: Answered,
+    classes: Sequence[Sequence[int]],
+    known: Mapping[int, Contributions] | None = None,
+    evidence_maps: bool = False,
+) -> list[list[ClassExplanation]]:
+    """Explain the logits of some `classes` of each image: one backward pass for the first class of all images, one for
+    the second, and so on; with `evidence_maps` also one for each case of an image.
+
+    `known`: support contributions by support, where the caller has them already; the others are computed.
     """
-    with torch.no_grad():
-        outputs, evidence = classifier.answer(image[None])
-    probabilities = classifier.probabilities(outputs)[0]
-    indices = _shown(classifier, evidence[0], classes)
+    probabilities = classifier.probabilities(answered.logits)
+    evidence = answered.evidence.tolist()
+    owners: dict[int, list[int]] = {}
+    for index, owner in enumerate(classifier.case_classes):
+        owners.setdefault(owner, []).append(index)
+    shown = [
+        {label: _shown(classifier, values, owners.get(label, [])) for label in labels}
+        for values, labels in zip(evidence, classes, strict=True)
+    ]
+    flat = [[index for cases in each.values() for index in cases] for each in shown]
+    images = answered.images
     own = dict(known or {})
     if isinstance(classifier, SIC):
-        own |= own_contributions(classifier, supports, [index for index in indices if index not in own])
-    speaking = (
-        classifier.explain_evidence(image[None], torch.tensor([indices], device=image.device)) if indices else None
-    )
-    logits = classifier.explain(image[None], torch.tensor([classes], device=image.device))
+        missing = {index for cases in flat for index in cases if index not in own}
+        own |= own_contributions(classifier, supports, sorted(missing))
+    speaking = answered.explain_evidence(as_rows(flat, images)).maps if evidence_maps and any(flat) else None
+    logits = answered.explain(as_rows(classes, images))
+    pictures = {index: _image(supports[index], images) for index in {index for cases in flat for index in cases}}
     result = []
-    for position, label in enumerate(classes):
-        cases = []
-        for slot, index in enumerate(indices):
-            if supports[index].label != label:
-                continue
-            assert speaking is not None
-            picture = _image(supports[index], image)
-            cases.append(
+    for n, labels in enumerate(classes):
+        slots = {index: slot for slot, index in enumerate(flat[n])}
+        of_image = []
+        for k, label in enumerate(labels):
+            cases = [
                 SupportCase(
                     index,
                     supports[index],
-                    speaking.value[0, slot].item(),
-                    speaking.maps[0, slot],
+                    evidence[n][index],
+                    None if speaking is None else speaking[n, slots[index]],
                     own.get(index),
-                    picture,
+                    pictures[index],
                 )
+                for index in sorted(shown[n][label], key=lambda index: -evidence[n][index])
+            ]
+            found = logits.at((n, k))
+            of_image.append(
+                ClassExplanation(names[label], found.value.item(), probabilities[n, label].item(), found, cases)
             )
-        cases.sort(key=lambda case: -case.evidence)
-        value = logits.value[0, position]
-        contributions = Contributions(
-            logits.maps[0, position], logits.weights[0, position], value, logits.constant[0, position]
-        )
-        result.append(ClassExplanation(names[label], value.item(), probabilities[label].item(), contributions, cases))
+        result.append(of_image)
     return result
 
 
-def _shown(classifier: Classifier, evidence: Tensor, classes: list[int]) -> list[int]:
-    """The cases of these classes, in order: all that add up, else the most influential ones of each."""
-    owners = classifier.case_classes
-    result: list[int] = []
-    for label in classes:
-        own = [index for index, owner in enumerate(owners) if owner == label]
-        result += own if classifier.complete else sorted(own, key=lambda index: -evidence[index].item())[:MOST]
-    return sorted(result)
+def as_rows(rows: Sequence[Sequence[int]], like: Tensor) -> Tensor:
+    """Lists of different lengths as N×K; what is missing repeats the first, or is 0 where there is none."""
+    longest = max(map(len, rows))
+    full = [[*row, *[row[0] if row else 0] * (longest - len(row))] for row in rows]
+    return torch.tensor(full, device=like.device)
+
+
+def _shown(classifier: Classifier, evidence: Sequence[float], cases: list[int]) -> list[int]:
+    """Of a class's cases all that add up, else the most influential ones."""
+    return cases if classifier.complete else sorted(cases, key=lambda index: -evidence[index])[:MOST]
 
 
 def _image(support: Support, like: Tensor) -> Tensor | None:
@@ -156,7 +177,4 @@ def own_contributions(classifier: SIC, supports: list[Support], indices: Sequenc
     like = classifier.support_vectors
     images = torch.stack([image for index in shown if (image := _image(supports[index], like)) is not None])
     own = support_contributions(classifier, images, shown)
-    return {
-        index: Contributions(own.maps[i], own.weights[i], own.value[i], own.constant[i])
-        for i, index in enumerate(shown)
-    }
+    return {index: own.at(i) for i, index in enumerate(shown)}

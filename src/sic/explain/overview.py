@@ -9,13 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sic.explain.contributions import CHUNK, negative_share, support_contributions
+from sic.explain.contributions import negative_share, support_contributions
 from sic.explain.picture import rgba
 from sic.explain.projection import Method, project
 from sic.explain.similarity import Silhouette, class_similarity, silhouette, support_similarity
 from sic.methods import SIC
 from sic.supports import Support
 
+CHUNK = 32
+"""Supports whose dynamic weights are held at a time."""
 DRAWN = 1500
 """Images in a projection: more are slower to place than they are worth looking at."""
 

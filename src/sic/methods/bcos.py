@@ -6,8 +6,8 @@ from torch import Tensor
 
 from sic.backbones import Backbone
 from sic.bcos import BcosLinear
-from sic.methods.contract import Classifier, Contributions, Loss, as_columns
-from sic.methods.linear import trace
+from sic.methods.contract import Answered, Classifier, Contributions, Loss, as_columns
+from sic.methods.linear import Traced
 
 
 class Bcos(Classifier):
@@ -26,8 +26,33 @@ class Bcos(Classifier):
         self.head = BcosLinear(backbone.features, classes, b)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.bias + self.head(self.backbone(images)) / self.temperature
+        return self.logits(self.backbone(images))
+
+    def logits(self, pooled: Tensor) -> Tensor:
+        """N×C of pooled features."""
+        return self.bias + self.head(pooled) / self.temperature
+
+    def answered(self, images: Tensor) -> "AnsweredBcos":
+        self.require_evaluation()
+        return AnsweredBcos(self, images)
 
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:
-        self.require_evaluation()
-        return trace(lambda: self(images).gather(1, as_columns(targets)), self.bias).reshape(targets.shape)
+        return self.answered(images).explain(targets)
+
+
+class AnsweredBcos(Answered):
+    """One forward pass for the answers and for every explanation."""
+
+    classifier: Bcos
+
+    def answers(self) -> tuple[Tensor, Tensor]:
+        self.traced = Traced(lambda: self.classifier.backbone(self.images))
+        logits = self.classifier.logits(self.traced.features)
+        return logits, logits.new_zeros(logits.shape[0], 0)
+
+    def explain(self, targets: Tensor, weights: bool = True) -> Contributions:
+        def logits(pooled: Tensor) -> Tensor:
+            return self.classifier.logits(pooled).gather(1, as_columns(targets))
+
+        found = self.traced.contributions(logits, self.classifier.bias, weights)
+        return found.reshape(targets.shape)

@@ -33,6 +33,10 @@ class Contributions:
         """…, `value - Σ maps - constant`: zero up to rounding where the method promises that, else what is missing."""
         return self.value - self.maps.sum(dim=(-2, -1)) - self.constant
 
+    def at(self, place: int | tuple[int | slice, ...]) -> "Contributions":
+        """Those of one place in the first dimensions."""
+        return Contributions(self.maps[place], self.weights[place], self.value[place], self.constant[place])
+
     def reshape(self, leading: Sequence[int]) -> "Contributions":
         """The same contributions with other leading dimensions."""
         return Contributions(
@@ -46,6 +50,30 @@ class Contributions:
 def without_weights(maps: Tensor, value: Tensor, constant: Tensor) -> Contributions:
     """Of a method that has no dynamic weights."""
     return Contributions(maps, maps.new_zeros(*maps.shape[:-2], 0, *maps.shape[-2:]), value, constant)
+
+
+class Answered:
+    """Answers to images, and where they come from: what is asked of one look at them.
+
+    Here every explanation looks again; methods whose forward pass can be traced back use one for all.
+    """
+
+    def __init__(self, classifier: "Classifier", images: Tensor) -> None:
+        self.classifier, self.images = classifier, images
+        with torch.no_grad():
+            self.logits, self.evidence = self.answers()
+
+    def answers(self) -> tuple[Tensor, Tensor]:
+        """As `Classifier.answer`."""
+        return self.classifier.answer(self.images)
+
+    def explain(self, targets: Tensor, weights: bool = True) -> Contributions:
+        """As `Classifier.explain`; `weights`: whether the dynamic ones are wanted, too."""
+        return self.classifier.explain(self.images, targets)
+
+    def explain_evidence(self, supports: Tensor) -> Contributions:
+        """As `Classifier.explain_evidence`."""
+        return self.classifier.explain_evidence(self.images, supports)
 
 
 class Classifier(nn.Module):
@@ -100,7 +128,11 @@ class Classifier(nn.Module):
     def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, N×C, and what each case speaks for its class, N×S."""
         logits = self(images)
-        return logits, logits.new_zeros(len(logits), 0)
+        return logits, logits.new_zeros(logits.shape[0], 0)
+
+    def answered(self, images: Tensor) -> Answered:
+        """Answers that can be explained."""
+        return Answered(self, images)
 
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:
         """Contributions to the logits of `targets`: N, or N×K for several classes per image."""

@@ -64,8 +64,8 @@ class NWHead(Comparing):
     def logits(self, log_weights: Tensor, classes: Tensor | None = None) -> Tensor:
         """N×S log-weights → N×C log-probabilities."""
         classes = self.support_classes if classes is None else classes
-        owners = classes.expand(len(log_weights), -1)
-        peaks = log_weights.new_full((len(log_weights), self.classes), NOTHING)
+        owners = classes.expand(log_weights.shape[0], -1)
+        peaks = log_weights.new_full((log_weights.shape[0], self.classes), NOTHING)
         peaks = peaks.scatter_reduce(1, owners, log_weights.detach(), "amax", include_self=False)
         sums = torch.zeros_like(peaks).index_add(1, classes, (log_weights - peaks.gather(1, owners)).exp())
         return peaks + sums.clamp_min(1).log()  # the largest adds 1; only a class without supports has less

@@ -8,8 +8,11 @@ from torch import Tensor, nn
 from sic.backbones import Backbone
 from sic.bcos import BcosLinear, bcos_similarity
 from sic.methods.comparing import Comparing
-from sic.methods.contract import Contributions, Loss, as_columns
-from sic.methods.linear import trace
+from sic.methods.contract import Answered, Contributions, Loss, as_columns
+from sic.methods.linear import Traced
+
+Outputs = Callable[[Tensor], Tensor]
+"""Latents N×d → N×K."""
 
 
 class Encoder(nn.Module):
@@ -66,7 +69,7 @@ class SIC(Comparing):
     def logits(self, evidence: Tensor, classes: Tensor | None = None) -> Tensor:
         """N×S evidence → N×C logits: the bias plus each class's own evidence."""
         classes = self.support_classes if classes is None else classes
-        sums = evidence.new_zeros(len(evidence), self.classes).index_add(1, classes, evidence)
+        sums = evidence.new_zeros(evidence.shape[0], self.classes).index_add(1, classes, evidence)
         return self.bias + sums
 
     def forward(self, images: Tensor) -> Tensor:
@@ -76,23 +79,46 @@ class SIC(Comparing):
         evidence = self.evidence(self.encoder(images))
         return self.logits(evidence), evidence
 
+    def answered(self, images: Tensor) -> "AnsweredSIC":
+        self.require_evaluation()
+        return AnsweredSIC(self, images)
+
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:
         """Test contributions: of the logits of classes `targets`, N or N×K."""
-
-        def logits(latents: Tensor) -> Tensor:
-            return self.logits(self.evidence(latents)).gather(1, as_columns(targets))
-
-        return self.trace(images, logits, bias=self.bias).reshape(targets.shape)
+        return self.trace(images, self.outputs(targets), self.bias).reshape(targets.shape)
 
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
         """Contributions to the evidence of supports (indices, N or N×K)."""
+        return self.trace(images, self.evidence_of(supports)).reshape(supports.shape)
 
-        def evidence(latents: Tensor) -> Tensor:
-            return self.evidence(latents).gather(1, as_columns(supports))
-
-        return self.trace(images, evidence).reshape(supports.shape)
-
-    def trace(self, images: Tensor, outputs: Callable[[Tensor], Tensor], bias: float = 0.0) -> Contributions:
+    def trace(self, images: Tensor, outputs: Outputs, bias: float = 0.0, weights: bool = True) -> Contributions:
         """Contributions N×K to `outputs(f⁺)`, N×K; `bias` is the constant that they contain."""
         self.require_evaluation()
-        return trace(lambda: outputs(self.encoder(images)), bias)
+        return Traced(lambda: self.encoder(images)).contributions(outputs, bias, weights)
+
+    def outputs(self, targets: Tensor) -> Outputs:
+        """Latents → the logits of classes `targets`, N or N×K."""
+        return lambda latents: self.logits(self.evidence(latents)).gather(1, as_columns(targets))
+
+    def evidence_of(self, supports: Tensor) -> Outputs:
+        """Latents → the evidence of supports (indices, N or N×K)."""
+        return lambda latents: self.evidence(latents).gather(1, as_columns(supports))
+
+
+class AnsweredSIC(Answered):
+    """One forward pass for the answers and for every explanation."""
+
+    classifier: SIC
+
+    def answers(self) -> tuple[Tensor, Tensor]:
+        self.traced = Traced(lambda: self.classifier.encoder(self.images))
+        evidence = self.classifier.evidence(self.traced.features)
+        return self.classifier.logits(evidence), evidence
+
+    def explain(self, targets: Tensor, weights: bool = True) -> Contributions:
+        found = self.traced.contributions(self.classifier.outputs(targets), self.classifier.bias, weights)
+        return found.reshape(targets.shape)
+
+    def explain_evidence(self, supports: Tensor) -> Contributions:
+        found = self.traced.contributions(self.classifier.evidence_of(supports), weights=False)
+        return found.reshape(supports.shape)

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from sic.explain import Explanation, look, own_contributions, rgba
+from sic.explain import Explanation, SupportCase, look, own_contributions, rgba
 from sic.explain.picture import strength
 from sic.methods import SIC, Contributions
 from sic.model import Model
@@ -49,6 +49,18 @@ def colours(contributions: Contributions) -> Tensor:
 
 def text64(data: bytes) -> str:
     return base64.b64encode(data).decode()
+
+
+def _case(case: SupportCase, maps: bool) -> dict[str, Any]:
+    assert case.evidence_map is not None
+    return {
+        "support": case.index,
+        "source": case.support.source,
+        "evidence": case.evidence,
+        "pixels": case.evidence_map.sum().item(),
+        "shown": case.image is not None,
+        "map": text64(float32(case.evidence_map)) if maps else None,
+    }
 
 
 class Engine:
@@ -131,17 +143,7 @@ class Engine:
                 "residual": contributions.residual.item(),
                 "map": text64(float32(contributions.maps)) if maps else None,
                 "picture": text64(png(colours(contributions))) if pictures else None,
-                "cases": [
-                    {
-                        "support": case.index,
-                        "source": case.support.source,
-                        "evidence": case.evidence,
-                        "pixels": case.evidence_map.sum().item(),
-                        "shown": case.image is not None,
-                        "map": text64(float32(case.evidence_map)) if maps else None,
-                    }
-                    for case in found.cases
-                ],
+                "cases": [_case(case, maps) for case in found.cases],
             }
             classes.append(entry)
         return {

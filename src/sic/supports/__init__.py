@@ -1,6 +1,7 @@
 """Choosing, holding and editing the cases that a SIC model reasons with."""
 
 from sic.supports.edits import Case, Edit, find_support, replaced
+from sic.supports.latents import room_for
 from sic.supports.select import HOW, How, Selection, select, select_class, select_how
 from sic.supports.store import Support, read_supports, remove_unlisted, write_supports
 
@@ -15,6 +16,7 @@ __all__ = [
     "read_supports",
     "remove_unlisted",
     "replaced",
+    "room_for",
     "select",
     "select_class",
     "select_how",

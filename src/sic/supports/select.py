@@ -1,11 +1,23 @@
-"""Choosing the cases: k-means per class on the latents, then the nearest image of that class to each centroid."""
+"""Choosing the cases: k-means per class on the latents, then the nearest image of that class to each centroid.
 
-from collections.abc import Mapping, Sequence
+With scikit-learn, class by class; where a GPU is given, many classes at once on it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from sic.supports.kmeans import RESTARTS, kmeans
+
+Candidates = Mapping[int, Sequence[int]]
+"""Rows of the latents per class."""
+AT_ONCE = 256 << 20
+"""Bytes of latents that are on the device at a time."""
 
 How = Literal["nearest", "centroid", "random", "full"]
 HOW: tuple[How, ...] = get_args(How)
@@ -29,7 +41,7 @@ def centroids(latents: NDArray[np.float32], number: int, seed: int) -> NDArray[n
 
     # Identical latents make fewer distinct points than centroids: duplicates are as good a support as any.
     points = np.unique(latents, axis=0)
-    found = KMeans(min(number, len(points)), n_init=4, random_state=seed).fit(latents).cluster_centers_
+    found = KMeans(min(number, len(points)), n_init=RESTARTS, random_state=seed).fit(latents).cluster_centers_
     return found[np.arange(number) % len(found)].astype(np.float64)
 
 
@@ -53,33 +65,93 @@ def select_class(latents: NDArray[np.float32], number: int, seed: int, pinned: S
 
 
 def select(
-    latents: NDArray[np.float32], candidates: Mapping[int, Sequence[int]], number: int, seed: int = 0
+    latents: NDArray[np.float32], candidates: Candidates, number: int, seed: int = 0, device: torch.device | None = None
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """`candidates`: rows of `latents` per class. Returns rows and classes of the supports, in order of class."""
+    """Rows and classes of the supports, in order of class. `device`: where to compute, if not with scikit-learn."""
+    chosen = {} if device is None else _select_on(device, latents, candidates, number, seed)
     rows, classes = [], []
     for label in sorted(candidates):
         members = np.asarray(candidates[label], dtype=np.intp)
-        chosen = members[select_class(latents[members], number, seed)]
-        rows.append(chosen)
-        classes.append(np.full(len(chosen), label, dtype=np.intp))
+        own = chosen[label] if label in chosen else select_class(latents[members], number, seed)
+        rows.append(members[own])
+        classes.append(np.full(len(own), label, dtype=np.intp))
     return np.concatenate(rows), np.concatenate(classes)
 
 
+def _select_on(
+    device: torch.device, latents: NDArray[np.float32], candidates: Candidates, number: int, seed: int
+) -> dict[int, NDArray[np.intp]]:
+    """As `select_class`, of every class that has more images than supports."""
+    from scipy.optimize import linear_sum_assignment
+
+    result = {}
+    for labels, points, sizes in _batches(device, latents, candidates, number):
+        means = kmeans(points, sizes, number, seed)
+        distances = torch.cdist(means, points.double(), compute_mode="donot_use_mm_for_euclid_dist")
+        distances.masked_fill_(torch.arange(points.shape[1], device=device) >= sizes[:, None, None], torch.inf)
+        # The others take at most number - 1 of the rows that are nearest to a centroid.
+        nearest = distances.topk(number, dim=2, largest=False)
+        for label, rows, costs in zip(labels, nearest.indices.cpu().numpy(), distances.cpu().numpy(), strict=True):
+            columns = np.unique(rows)
+            result[label] = np.sort(columns[linear_sum_assignment(costs[:, columns])[1]])
+    return result
+
+
+def _centroids_on(
+    device: torch.device, latents: NDArray[np.float32], candidates: Candidates, number: int, seed: int
+) -> dict[int, NDArray[np.float64]]:
+    """As `centroids`, of every class that has more images than supports."""
+    return {
+        label: means
+        for labels, points, sizes in _batches(device, latents, candidates, number)
+        for label, means in zip(labels, kmeans(points, sizes, number, seed).cpu().numpy(), strict=True)
+    }
+
+
+def _batches(
+    device: torch.device, latents: NDArray[np.float32], candidates: Candidates, number: int
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Classes that have more than `number` rows, those of similar size together: labels, points C×n×d and sizes C."""
+    waiting = sorted(
+        (label for label in candidates if len(candidates[label]) > number), key=lambda c: len(candidates[c])
+    )
+    while waiting:
+        longest = len(candidates[waiting[-1]])
+        count = max(1, AT_ONCE // (longest * latents.shape[1] * latents.itemsize))
+        waiting, labels = waiting[:-count], waiting[-count:]
+        sizes = [len(candidates[label]) for label in labels]
+        points = np.zeros((len(labels), longest, latents.shape[1]), latents.dtype)
+        for place, label in enumerate(labels):
+            points[place, : sizes[place]] = latents[np.asarray(candidates[label], dtype=np.intp)]
+        yield labels, torch.from_numpy(points).to(device), torch.tensor(sizes, device=device)
+
+
 def select_how(
-    how: How, latents: NDArray[np.float32], candidates: Mapping[int, Sequence[int]], number: int, seed: int = 0
+    how: How,
+    latents: NDArray[np.float32],
+    candidates: Candidates,
+    number: int,
+    seed: int = 0,
+    device: torch.device | None = None,
 ) -> Selection:
-    """Supports for inference: `number` per class, or as many as it has."""
+    """Supports for inference: `number` per class, or as many as it has; `device` as in `select`."""
     if how == "nearest":
-        rows, classes = select(latents, candidates, number, seed)
+        rows, classes = select(latents, candidates, number, seed, device)
         return Selection(rows, latents[rows], classes)
     rng = np.random.default_rng(seed)
+    known: dict[int, NDArray[np.float64]] = {}
+    if how == "centroid" and device is not None:
+        known = _centroids_on(device, latents, candidates, number, seed)
     picked, vectors, labels = [], [], []
     for label in sorted(candidates):
         members = np.asarray(candidates[label], dtype=np.intp)
         if how == "random":
             members = np.sort(rng.permutation(members)[:number])
         elif how == "centroid":
-            vectors.append(centroids(latents[members], min(number, len(members)), seed).astype(np.float32))
+            means = known.get(label)
+            if means is None:
+                means = centroids(latents[members], min(number, len(members)), seed)
+            vectors.append(means.astype(np.float32))
             members = np.full(len(vectors[-1]), -1, dtype=np.intp)
         if how != "centroid":
             vectors.append(latents[members])

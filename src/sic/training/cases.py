@@ -1,5 +1,7 @@
 """Fits of classifiers that compare an image's latent with those of training images, chosen anew after every epoch."""
 
+from collections.abc import Sized
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -7,7 +9,7 @@ from torch import Tensor
 
 from sic.errors import SicError
 from sic.methods import Comparing
-from sic.supports import select_how
+from sic.supports import room_for, select_how
 from sic.training.base import Candidates, Case, Training
 from sic.training.settings import Settings
 
@@ -46,11 +48,15 @@ class CaseTraining(Training):
     def embed(self) -> NDArray[np.float32]:
         """Latents of the training set with the evaluation transform, n×d, in full precision."""
         self.classifier.eval()
-        latents = []
+        images_of = self.embedding.dataset
+        assert isinstance(images_of, Sized)
+        latents, done = room_for(len(images_of), self.classifier.support_vectors.shape[1]), 0
         with torch.autocast(self.device.type, enabled=False):
             for images, _ in self.embedding:
-                latents.append(self.classifier.encoder(images.to(self.device).float() / 255).cpu())
-        return torch.cat(latents).numpy()
+                found = self.classifier.encoder(images.to(self.device).float() / 255)
+                latents[done : done + len(found)] = found.cpu().numpy()
+                done += len(found)
+        return latents
 
     def before_validation(self) -> None:
         """Fresh latents, fresh supports; from here on the model reasons with these."""
@@ -59,7 +65,12 @@ class CaseTraining(Training):
             raise SicError(f"The latents became NaN in epoch {self.current_epoch + 1}; try a lower --lr.")
         settings = self.settings
         chosen = select_how(
-            settings.inference_supports, latents, self.candidates, settings.supports_per_class, settings.seed
+            settings.inference_supports,
+            latents,
+            self.candidates,
+            settings.supports_per_class,
+            settings.seed,
+            self.device if self.device.type == "cuda" else None,
         )
         self.support_rows.copy_(torch.from_numpy(chosen.rows))
         self.classifier.set_supports(torch.from_numpy(chosen.vectors), torch.from_numpy(chosen.classes))

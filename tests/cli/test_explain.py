@@ -1,0 +1,73 @@
+"""`sic explain` on many files: results appear as they are done, and one bad file spoils nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from sic.cli.console import Results
+from sic.directory import save
+from sic.explain import chunks
+from tests.cli.conftest import Sic
+from tests.test_directory import CLASSES, model
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "a model"
+    save(model(), folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "some images"
+    for number in range(3):
+        (root / str(number)).mkdir(parents=True)
+        Image.new("RGB", (20, 20), (40 * number, 90, 200)).save(root / str(number) / "same name.png")
+    (root / "1" / "words.png").write_text("not an image")
+    return root
+
+
+def test_a_folder_with_a_file_that_is_no_image(
+    sic: Sic, saved: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "ON_CPU", 2)
+    said = sic.json("explain", saved, folder, "--out", tmp_path / "why", code=1)
+    found = {entry["image"]: entry for entry in said["images"]}
+    assert len(found) == 4
+    assert found.pop(str(folder / "1" / "words.png"))["error"].endswith("cannot be used: not an image.")
+    assert {Path(entry["figure"]).name for entry in found.values()} == {
+        "0001-same name.png",
+        "0002-same name.png",
+        "0004-same name.png",
+    }
+    for entry in found.values():
+        assert Path(entry["figure"]).is_file() and abs(entry["residual"]) < 1e-4
+        assert entry["labels"][0] in CLASSES
+    alone = sic.json("explain", saved, folder / "2" / "same name.png", "--out", tmp_path / "one.png")["images"][0]
+    together = found[str(folder / "2" / "same name.png")]
+    assert alone["classes"][0]["logit"] == pytest.approx(together["classes"][0]["logit"], rel=1e-5)
+    assert sic("explain", saved, folder, "--out", tmp_path / "why", code=1).stdout.count("Figure: ") == 3
+
+
+def test_one_file_that_is_no_image(sic: Sic, saved: Path, folder: Path, tmp_path: Path) -> None:
+    words = folder / "1" / "words.png"
+    assert f"{words} cannot be used: not an image." in sic.refuse("explain", saved, words, "--out", tmp_path / "x.png")
+
+
+def test_results_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    for entries in ([], [{"a": "ü"}], [{"a": 1}, {"b": [2]}]):
+        results, said = Results({"model": "m"}, "images", as_json=True), ""
+        for entry in entries:
+            results.add(entry, "words")
+            said += (new := capsys.readouterr().out)
+            assert json.dumps(entry, ensure_ascii=False) in new
+        results.close()
+        assert json.loads(said + capsys.readouterr().out) == {"model": "m", "images": entries}
+    results = Results({}, "images", as_json=False)
+    results.add({"a": 1}, "words")
+    results.add({"a": 1}, None)
+    results.close()
+    assert capsys.readouterr().out == "words\n"

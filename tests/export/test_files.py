@@ -1,0 +1,155 @@
+"""Exported models answer and explain as the model does, in other programs and for batches of any size."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor
+
+from sic.data.images import Preprocessing
+from sic.directory import Config, SavedModel, build
+from sic.errors import SicError
+from sic.export import Exported, export
+from sic.model import Model
+from sic.supports import Support
+from tests.cli.conftest import Sic, sic  # noqa: F401
+from tests.models import settle
+
+files = importlib.import_module("sic.export.files")
+SIZE, CLASSES = 32, ["möwe", "spatz 2", "c"]
+LABELS = [0, 0, 1, 2, 2]
+
+
+def images(number: int, seed: int = 5) -> Tensor:
+    coarse = torch.rand(number, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.interpolate(coarse, (SIZE, SIZE), mode="bilinear")
+
+
+def model(backbone: str, **settings: Any) -> Model:
+    torch.manual_seed(0)
+    config = Config(backbone, CLASSES, "single", Preprocessing(SIZE, SIZE + 4), 2, 0.5, latent=8, **settings)
+    classifier = build(config, len(LABELS))
+    settle(classifier, images(8))
+    supports = []
+    if classifier.with_cases:
+        with torch.no_grad():
+            classifier.set_supports(classifier.encoder(images(5, 1)), torch.tensor(LABELS))
+        supports = [Support(label, f"{i}.png", None) for i, label in enumerate(LABELS)]
+    return Model(SavedModel(classifier, config, supports))
+
+
+def run(file: Path, batch: Tensor) -> dict[str, Tensor]:
+    if file.suffix == ".onnx":
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        found = session.run(None, {"images": batch.numpy()})
+        return {name: torch.from_numpy(each) for name, each in zip(names, found, strict=True)}
+    program = torch.export.load(file, extra_files=(extra := {"sic.json": ""}))
+    return dict(zip(json.loads(extra["sic.json"])["outputs"], program.module()(batch), strict=True))
+
+
+def agrees(written: Exported, exported: Model, number: int) -> None:
+    """Against the model's own answers and explanations; not the module that was exported."""
+    batch = images(number, seed=number)
+    found = run(written.file, batch)
+    assert list(found) == written.outputs
+    with torch.no_grad():
+        logits, evidence = exported.classifier.answer(batch)
+    torch.testing.assert_close(found["logits"], logits, rtol=1e-4, atol=1e-4)
+    if "evidence" in found:
+        torch.testing.assert_close(found["evidence"], evidence, rtol=1e-4, atol=1e-4)
+    if "contributions" not in found:
+        return
+    assert found["top_class"].tolist() == logits.argmax(dim=1).tolist()
+    expected = exported.classifier.explain(batch, logits.argmax(dim=1))
+    scale = expected.maps.abs().max().item()
+    torch.testing.assert_close(found["contributions"], expected.maps, rtol=1e-4, atol=1e-4 * scale)
+    torch.testing.assert_close(found["constant"], expected.constant, rtol=1e-4, atol=1e-4)
+    total = found["contributions"].sum(dim=(1, 2)) + found["constant"]
+    torch.testing.assert_close(total, logits.amax(dim=1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "explain", "suffix"),
+    [
+        ("resnet_tiny", True, ".onnx"),
+        pytest.param("resnet_tiny", True, ".pt2", marks=pytest.mark.slow),
+        pytest.param("vit_small", False, ".onnx", marks=pytest.mark.slow),
+        pytest.param("vit_small", True, ".onnx", marks=pytest.mark.slow),
+    ],
+)
+def test_a_file_answers_as_the_model(backbone: str, explain: bool, suffix: str, tmp_path: Path) -> None:
+    exported = model(backbone)
+    written = export(exported, tmp_path / "new" / f"a model{suffix}", explain)
+    assert written.difference <= 1e-4
+    assert written.outputs[:2] == ["logits", "evidence"] and ("contributions" in written.outputs) == explain
+    assert [file.name for file in written.file.parent.iterdir()] == [written.file.name]
+    for number in (1, 2, 17):
+        agrees(written, exported, number)
+
+
+def test_an_image_that_is_like_nothing(tmp_path: Path) -> None:
+    """All latents are zero: evidence is zero, and not a number that is none."""
+    exported = model("resnet_tiny")
+    encoder = exported.sic.encoder
+    with torch.no_grad():
+        encoder.projection.weight.copy_(-encoder.pooled(images(1)))
+        assert not encoder(images(1)).any()
+    found = run(export(exported, tmp_path / "model.onnx").file, images(1))
+    assert torch.equal(found["evidence"], torch.zeros(1, len(LABELS)))
+    torch.testing.assert_close(found["logits"], torch.full((1, 3), exported.sic.bias))
+
+
+@pytest.mark.parametrize(
+    ("settings", "explain"),
+    [({"method": "bcos"}, True), ({"method": "blackbox", "form": "conventional", "attribution": "grad-cam"}, False)],
+)
+def test_other_methods(settings: dict[str, str], explain: bool, tmp_path: Path) -> None:
+    exported = model("resnet_tiny", **settings)
+    written = export(exported, tmp_path / "model.pt2", explain)
+    assert "evidence" not in written.outputs
+    agrees(written, exported, 3)
+
+
+def test_the_file_says_what_it_is(tmp_path: Path) -> None:
+    exported = model("resnet_tiny")
+    export(exported, tmp_path / "model.onnx")
+    content = onnx.load(tmp_path / "model.onnx")
+    about = json.loads({entry.key: entry.value for entry in content.metadata_props}["sic"])
+    assert about["classes"] == CLASSES
+    assert (about["temperature"], about["b"], about["image_size"]) == (0.5, 2, SIZE)
+    assert about["bias"] == pytest.approx(-np.log(2))
+    assert about["preprocessing"]["resize_short_side"] == SIZE + 4
+    assert about["supports"][2] == {"class": "spatz 2", "source": "2.png"}
+    assert set(about["outputs"]) == {"logits", "evidence"}
+    assert content.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_a_file_that_differs_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = files._write_pt2
+
+    def wrong(*args: Any) -> Any:
+        run = write(*args)
+        return lambda images: [each + 0.01 for each in run(images)]
+
+    monkeypatch.setitem(files.WRITERS, ".pt2", wrong)
+    (tmp_path / "model.pt2").write_text("what was there before")
+    with pytest.raises(SicError, match="was not written: its answers would differ"):
+        export(model("resnet_tiny"), tmp_path / "model.pt2")
+    assert [file.name for file in tmp_path.iterdir()] == ["model.pt2"]
+    assert (tmp_path / "model.pt2").read_text() == "what was there before"
+
+
+def test_the_command(sic: Sic, tmp_path: Path) -> None:  # noqa: F811
+    exported = model("resnet_tiny")
+    exported.save(tmp_path / "model")
+    said = sic.json("export", tmp_path / "model", "--to", tmp_path / "model.pt2")
+    assert said["outputs"] == ["logits", "evidence"] and said["bytes"] == (tmp_path / "model.pt2").stat().st_size
+    agrees(Exported(Path(said["file"]), said["outputs"], said["difference"]), exported, 2)
+    assert "must end in .onnx or .pt2" in sic.refuse("export", tmp_path / "model", "--to", tmp_path / "model.txt")
