@@ -20,7 +20,8 @@ from sic.data.dataset import Box, ImageData, Sample
 from sic.directory import read_run
 from sic.errors import SicError
 from sic.evaluate.outputs import logits
-from sic.training import choose, fit
+from sic.training import Silent, choose, fit
+from tests.conftest import draw_folders
 
 pytestmark = pytest.mark.slow
 
@@ -265,3 +266,41 @@ def test_a_run_is_not_overwritten(bird_folders: Path, fitted: Path) -> None:
     with pytest.raises(SicError, match="--resume"):
         fit(data, small(data, epochs=1), fitted)
     assert {file: file.stat().st_mtime_ns for file in fitted.rglob("*")} == before
+
+
+class Interrupting(Silent):
+    """Somebody presses Ctrl-C at a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def advance(self, task: str, done: int, total: int, note: str = "") -> None:
+        if task == "training" and done == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("said", [{"support_source": "bank", "form": "bcosified"}, {"support_source": "n-way"}])
+def test_resume_with_other_sources_of_supports(bird_folders: Path, tmp_path: Path, said: dict[str, object]) -> None:
+    data = sic.data.open(bird_folders)
+    settings = small(data, epochs=3, ways=3 if said["support_source"] == "n-way" else None, **said)
+    fit(data, settings, tmp_path / "whole", workers=0)
+    with pytest.raises(KeyboardInterrupt):
+        fit(data, settings, tmp_path / "broken", workers=0, reporter=Interrupting(12))  # 5 steps an epoch
+    assert epochs_done(tmp_path / "broken") == 2
+    fit(data, settings, tmp_path / "broken", workers=0, resume=True)
+    assert torch.equal(outputs(tmp_path / "whole", bird_folders), outputs(tmp_path / "broken", bird_folders))
+
+
+def test_other_sources_of_supports_learn_as_well(tmp_path: Path) -> None:
+    """Eight classes of birds: at most 15 points below the exact step (one of 48 images is 2)."""
+    images = draw_folders(tmp_path / "birds", 8, 40, 40)
+    data = sic.data.open(images)
+    scores = {}
+    for said in ({}, {"support_source": "bank"}, {"support_source": "n-way", "ways": 4}):
+        settings = small(data, epochs=14, **said)
+        fit(data, settings, tmp_path / settings.support_source, workers=0)
+        rows = csv.DictReader((tmp_path / settings.support_source / "history.csv").open())
+        scores[settings.support_source] = max(float(row["val_score"]) for row in rows)
+    print(scores)
+    assert scores["exact"] > 0.6
+    assert min(scores.values()) > scores["exact"] - 0.15, scores

@@ -76,6 +76,14 @@ def train(
             "themselves), random, or full (all images; nwhead)."
         ),
     ] = None,
+    support_source: Annotated[
+        str | None,
+        typer.Option(
+            help="Who they are in training (sic): exact (random images, embedded in every step), bank (latents that "
+            "are remembered: a step costs the same for any number of classes), n-way (exact, for some classes a step)."
+        ),
+    ] = None,
+    ways: Annotated[int | None, typer.Option(min=2, help="Classes a step (--support-source n-way).")] = None,
     neighbours: Annotated[
         int | None, typer.Option(min=1, help="Look only at so many nearest supports (nwhead).")
     ] = None,
@@ -131,6 +139,8 @@ def train(
         "batch_size": batch_size,
         "supports_per_class": supports,
         "inference_supports": inference_supports,
+        "support_source": support_source,
+        "ways": ways,
         "neighbours": neighbours,
         "latent": latent,
         "relu": relu,

@@ -37,6 +37,8 @@ class Batch:
     """As they are before `moves` where there are any."""
     moves: Moves | None
     """What is still to happen to the queries."""
+    rows: Tensor
+    """Positions of the queries among the training images."""
     targets: Tensor
     supports: Tensor
     support_targets: Tensor
@@ -67,10 +69,12 @@ class TrainingBatches(Dataset[Batch]):
         supports_per_class: int,
         seed: int,
         *,
+        ways: int | None = None,
         on_device: bool = False,
     ) -> None:
-        """`on_device`: leave it to the device to move the queries' pixels."""
-        self.on_device = on_device
+        """`ways`: so many classes have supports and count in a batch, the queries' own among them; None: all have.
+        `on_device`: leave it to the device to move the queries' pixels."""
+        self.ways, self.on_device = ways, on_device
         self.pixels, self.targets, self.preprocessing, self.transform = pixels, targets, preprocessing, transform
         self.candidates = {label: np.asarray(candidates[label]) for label in sorted(candidates)}
         self.supports_per_class, self.seed = supports_per_class, seed
@@ -86,27 +90,41 @@ class TrainingBatches(Dataset[Batch]):
         queries = order[step * self.batch_size : (step + 1) * self.batch_size]
         rng = np.random.default_rng((self.seed, epoch, step + 1))  # a 0 would repeat the stream of the line above
         supports, classes = self._draw_supports(queries, rng)
+        targets = self.targets[queries]
+        if self.ways is not None:
+            targets[:, np.isin(np.arange(targets.shape[1]), classes, invert=True)] = torch.nan
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         images = [self.pixels[i] for i in queries]
         canvas, moves = self.transform.canvas(images), self.transform.draw(images, generator)
         return Batch(
             canvas if self.on_device else self.transform.apply(canvas, moves),
             moves if self.on_device else None,
-            self.targets[queries],
+            torch.from_numpy(queries),
+            targets,
             evaluation_view([self.pixels[i] for i in supports], self.preprocessing),
             self.targets[supports],
             torch.from_numpy(classes),
         )
 
     def _draw_supports(self, queries: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Random images of every class; not the queries themselves where a class has others."""
+        """Random images of the classes; not the queries themselves where a class has others."""
         rows, classes = [], []
-        for label, members in self.candidates.items():
+        for label in self._draw_classes(queries, rng):
+            members = self.candidates[label]
             number = min(self.supports_per_class, len(members))
             asked = np.isin(members, queries)
             rows.append(np.concatenate([rng.permutation(members[~asked]), rng.permutation(members[asked])])[:number])
             classes.append(np.full(number, label))
         return np.concatenate(rows), np.concatenate(classes)
+
+    def _draw_classes(self, queries: np.ndarray, rng: np.random.Generator) -> list[int]:
+        """The queries' classes and random others up to `ways`, in order; with no `ways`, all."""
+        if self.ways is None:
+            return list(self.candidates)
+        own = (self.targets[queries] == 1).any(dim=0).numpy()
+        order = rng.permutation(len(own))
+        order = np.concatenate([order[own[order]], order[~own[order]]])
+        return sorted(order[: max(self.ways, own.sum())].tolist())
 
 
 class EpochSteps(Sampler[tuple[int, int]]):

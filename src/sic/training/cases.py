@@ -45,6 +45,7 @@ class CaseTraining(Training):
     @torch.no_grad()
     def embed(self) -> NDArray[np.float32]:
         """Latents of the training set with the evaluation transform, n×d, in full precision."""
+        self.fade()  # where a run is resumed, no step has done that
         self.classifier.eval()
         latents = []
         with torch.autocast(self.device.type, enabled=False):

@@ -216,6 +216,7 @@ def _optimise(
         settings.batch_size,
         settings.supports_per_class if module.draws_supports else 0,
         settings.seed,
+        ways=settings.ways,
         on_device=gpu,
     )
     module.steps_per_epoch = len(batches)
