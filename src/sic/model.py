@@ -200,17 +200,21 @@ def fit(
     resume: bool = False,
     workers: int | None = None,
     reporter: "Reporter | None" = None,
+    devices: int = 1,
+    nodes: int = 1,
     **said: Any,
 ) -> Model:
     """Train on a folder of images, measure the result and load it.
 
     `said`: settings as in `sic train` (epochs, backbone, size, …); what is not said is chosen. `layout`, `group` and
-    `roi`: as in `sic.data.open`. `resume` continues an interrupted run with its own settings.
+    `roi`: as in `sic.data.open`. `resume` continues an interrupted run with its own settings. `devices`, `nodes`: train
+    on several, one process each, as Lightning does: it runs the script again for each, and only the first returns.
     """
     from sic import training  # brings in Lightning, which predicting does not need
     from sic.data import open as open_data
 
-    reporter = reporter or training.Silent()
+    machines = training.Machines(devices, nodes)
+    reporter = reporter if reporter is not None and machines.first else training.Silent()
     folder = Path(out)
     cut = bool(directory.read_run(folder)["data"].get("roi")) if resume else bool(roi)
     if roi is not None and roi != cut:
@@ -234,7 +238,9 @@ def fit(
     else:
         settings, notes = training.choose(opened, said)
         reporter.say("Chosen: " + "; ".join(notes) + ".")
-    held_out = training.fit(opened, settings, folder, resume=resume, workers=workers, reporter=reporter)
+    held_out = training.fit(
+        opened, settings, folder, resume=resume, workers=workers, reporter=reporter, machines=machines
+    )
     model = load(folder)
     try:
         model.config.figures = _figures(model, held_out)

@@ -292,15 +292,15 @@ def test_resume_with_other_sources_of_supports(bird_folders: Path, tmp_path: Pat
 
 
 def test_other_sources_of_supports_learn_as_well(tmp_path: Path) -> None:
-    """Eight classes of birds: at most 15 points below the exact step (one of 48 images is 2)."""
-    images = draw_folders(tmp_path / "birds", 8, 40, 40)
-    data = sic.data.open(images)
+    """On five kinds of birds, at most 20 points below the exact step (one of 20 images is 5), with about as many images
+    embedded in all: an exact step embeds 15 beside its 8 queries, so a bank's may have more, and do more epochs."""
+    data = sic.data.open(draw_folders(tmp_path / "birds", 5, 30, 32))
     scores = {}
-    for said in ({}, {"support_source": "bank"}, {"support_source": "n-way", "ways": 4}):
-        settings = small(data, epochs=14, **said)
-        fit(data, settings, tmp_path / settings.support_source, workers=0)
-        rows = csv.DictReader((tmp_path / settings.support_source / "history.csv").open())
-        scores[settings.support_source] = max(float(row["val_score"]) for row in rows)
-    print(scores)
-    assert scores["exact"] > 0.6
-    assert min(scores.values()) > scores["exact"] - 0.15, scores
+    for source, said in {"exact": {}, "bank": {"batch_size": 24, "epochs": 30}, "n-way": {"ways": 3}}.items():
+        settings = small(data, **{"size": 32, "batch_size": 8, "epochs": 12, "support_source": source, **said})
+        fit(data, settings, tmp_path / source, workers=0)
+        scores[source] = max(
+            float(row["val_score"]) for row in csv.DictReader((tmp_path / source / "history.csv").open())
+        )
+    assert scores["exact"] >= 0.8
+    assert min(scores.values()) > scores["exact"] - 0.21, scores

@@ -1,5 +1,6 @@
 """`sic train`: from a folder of images to a model directory."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +9,7 @@ import typer
 
 from sic.cli.console import OUT, Talker, print_json
 from sic.cli.data import Group, LayoutName, Roi
+from sic.cli.launch import launch, numbers, one_voice, started
 
 
 def _list_presets(name: str | None) -> str | None:
@@ -116,6 +118,8 @@ def train(
         bool | None,
         typer.Option("--support-images/--no-support-images", help="Keep copies of the supports in the model."),
     ] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="GPUs (or processes) of this machine to train on.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Machines, each with a process started per device.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Loader processes (no effect on the result).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -154,8 +158,11 @@ def train(
         "seed": seed,
         "keep_support_images": support_images,
     }
-    with Talker() as talker:
-        result = run(data, out, said, resume, talker, workers, layout, group, roi)
+    devices, nodes = numbers(devices, nodes)
+    if devices * nodes > 1 and not started():
+        raise typer.Exit(launch(devices, nodes, sys.argv[1:]))
+    with Talker() as talker, one_voice(devices, nodes):
+        result = run(data, out, said, resume, talker, workers, layout, group, roi, devices, nodes)
     if json:
         print_json(result)
     else:
@@ -172,6 +179,8 @@ def run(
     layout: str | None = None,
     group: str | None = None,
     roi: bool | None = None,
+    devices: int = 1,
+    nodes: int = 1,
 ) -> dict[str, Any]:
     """Train and say what came out."""
     talker.say("Loading …")
@@ -180,8 +189,8 @@ def run(
     from sic.model import fit
 
     started = time.monotonic()
-    opening: dict[str, Any] = {"layout": layout, "group": group, "roi": roi}
-    model = fit(data, out, resume=resume, workers=workers, reporter=talker, **opening, **said)
+    where: dict[str, Any] = {"workers": workers, "devices": devices, "nodes": nodes}
+    model = fit(data, out, layout=layout, group=group, roi=roi, resume=resume, reporter=talker, **where, **said)
     record, figures = read_run(out), model.config.figures
     measured = "test" if "test" in figures else "validation"
     score = MAIN_SCORE[model.config.task]

@@ -18,6 +18,9 @@ from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
 from sic.data.pixels import PixelSource
 from sic.data.transforms import Moves, TrainingTransform, evaluation_view
+from sic.training.ranks import Share
+
+BLANK = np.zeros((1, 1, 3), np.uint8)
 
 
 def support_candidates(samples: Sequence[Sample]) -> dict[int, list[int]]:
@@ -31,7 +34,9 @@ def support_candidates(samples: Sequence[Sample]) -> dict[int, list[int]]:
 
 @dataclass
 class Batch:
-    """Bytes N×3×S×S and targets N×C (see `sic.data.labels`) of queries and of supports, and the supports' classes."""
+    """Bytes N×3×S×S and targets N×C (see `sic.data.labels`) of queries and of supports, and the supports' classes.
+
+    Where several processes train together, each has its share of the pixels, and all of the rest."""
 
     queries: Tensor
     """As they are before `moves` where there are any."""
@@ -57,6 +62,8 @@ class Batch:
 
 class TrainingBatches(Dataset[Batch]):
     """The batch of an (epoch, step)."""
+
+    share = Share()
 
     def __init__(
         self,
@@ -94,14 +101,18 @@ class TrainingBatches(Dataset[Batch]):
         if self.ways is not None:
             targets[:, np.isin(np.arange(targets.shape[1]), classes, invert=True)] = torch.nan
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        images = [self.pixels[i] for i in queries]
-        canvas, moves = self.transform.canvas(images), self.transform.draw(images, generator)
+        own = self.share.of(len(queries))
+        images = [self.pixels[i] for i in queries[own]]
+        # Chance is the same however many processes there are, so it needs something for the places of the others.
+        everyone = [BLANK] * own.start + images + [BLANK] * (len(queries) - own.stop)
+        canvas, moves = self.transform.canvas(images), self.transform.draw(everyone, generator)
+        moves = moves and moves[own]
         return Batch(
             canvas if self.on_device else self.transform.apply(canvas, moves),
             moves if self.on_device else None,
             torch.from_numpy(queries),
             targets,
-            evaluation_view([self.pixels[i] for i in supports], self.preprocessing),
+            evaluation_view([self.pixels[i] for i in supports[self.share.of(len(supports))]], self.preprocessing),
             self.targets[supports],
             torch.from_numpy(classes),
         )
@@ -146,13 +157,17 @@ class EpochSteps(Sampler[tuple[int, int]]):
 class Views(Dataset[tuple[Tensor, Tensor]]):
     """Evaluation views, 3×S×S bytes, and their targets."""
 
+    share = Share()
+
     def __init__(self, pixels: PixelSource, targets: Tensor, preprocessing: Preprocessing) -> None:
         self.pixels, self.targets, self.preprocessing = pixels, targets, preprocessing
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        own = self.share.of(len(self.pixels))
+        return own.stop - own.start
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        index += self.share.of(len(self.pixels)).start
         return evaluation_view([self.pixels[index]], self.preprocessing)[0], self.targets[index]
 
 

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from sic.errors import SicError
 from sic.methods import Comparing
-from sic.supports import select_how
+from sic.supports import Selection, select_how
 from sic.training.base import Candidates, Case, Training
+from sic.training.batches import Batch
+from sic.training.ranks import gathered
 from sic.training.settings import Settings
 
 
@@ -42,6 +44,11 @@ class CaseTraining(Training):
         pairs = zip(self.classifier.case_classes, self.support_rows.tolist(), strict=True)
         return [Case(label, row if row >= 0 else None) for label, row in pairs]
 
+    def whole(self, pooled: Tensor, batch: Batch) -> Tensor:
+        """Features of all queries and then all supports of a batch, of which each process has embedded its share."""
+        queries, supports = pooled.split([len(batch.queries), len(batch.supports)])
+        return torch.cat([gathered(queries, len(batch.targets)), gathered(supports, len(batch.support_targets))])
+
     @torch.no_grad()
     def embed(self) -> NDArray[np.float32]:
         """Latents of the training set with the evaluation transform, n×d, in full precision."""
@@ -51,7 +58,7 @@ class CaseTraining(Training):
         with torch.autocast(self.device.type, enabled=False):
             for images, _ in self.embedding:
                 latents.append(self.classifier.encoder(images.to(self.device).float() / 255).cpu())
-        return torch.cat(latents).numpy()
+        return gathered(torch.cat(latents).to(self.device)).cpu().numpy()
 
     def before_validation(self) -> None:
         """Fresh latents, fresh supports; from here on the model reasons with these."""
@@ -59,9 +66,13 @@ class CaseTraining(Training):
         if not np.isfinite(latents).all():
             raise SicError(f"The latents became NaN in epoch {self.current_epoch + 1}; try a lower --lr.")
         settings = self.settings
-        chosen = select_how(
-            settings.inference_supports, latents, self.candidates, settings.supports_per_class, settings.seed
-        )
+        chosen: Selection | None = None
+        if self.global_rank == 0:  # the others would find the same, but for the last bits of unlike machines
+            chosen = select_how(
+                settings.inference_supports, latents, self.candidates, settings.supports_per_class, settings.seed
+            )
+        chosen = self.trainer.strategy.broadcast(chosen)
+        assert chosen is not None
         self.support_rows.copy_(torch.from_numpy(chosen.rows))
         self.classifier.set_supports(torch.from_numpy(chosen.vectors), torch.from_numpy(chosen.classes))
         self.look_at(latents)

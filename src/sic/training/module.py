@@ -70,7 +70,7 @@ class SICTraining(CaseTraining):
         self.fade()
         pooled = classifier.encoder.pooled(self.prepared(torch.cat([batch.queries, batch.supports])))
         with torch.autocast(self.device.type, enabled=False):
-            pooled = pooled.float()
+            pooled = self.whole(pooled.float(), batch)
             latents = classifier.encoder.project(pooled)
             logits = self.compared(latents, batch) if self.bank is None else self.recalled(latents, batch, self.bank)
             loss = self.loss(logits, batch.targets)
@@ -82,7 +82,7 @@ class SICTraining(CaseTraining):
 
     def compared(self, latents: Tensor, batch: Batch) -> Tensor:
         """Logits of the queries with the supports of their batch."""
-        queries, supports = latents.split([len(batch.queries), len(batch.supports)])
+        queries, supports = latents.split([len(batch.targets), len(batch.support_targets)])
         return self.classifier.logits(self.classifier.evidence(queries, supports), batch.support_classes)
 
     def recalled(self, latents: Tensor, batch: Batch, bank: SupportBank) -> Tensor:
