@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
+from sic.data.labels import Targets
 from sic.data.pixels import PixelSource
 from sic.data.transforms import Moves, TrainingTransform, evaluation_view
 from sic.training.ranks import Share
@@ -68,7 +69,7 @@ class TrainingBatches(Dataset[Batch]):
     def __init__(
         self,
         pixels: PixelSource,
-        targets: Tensor,
+        targets: Tensor | Targets,
         candidates: dict[int, list[int]],
         preprocessing: Preprocessing,
         transform: TrainingTransform,
@@ -87,14 +88,17 @@ class TrainingBatches(Dataset[Batch]):
         self.supports_per_class, self.seed = supports_per_class, seed
         self.steps = max(1, round(len(pixels) / batch_size))
         self.batch_size = len(pixels) // self.steps
+        self._order = -1, np.arange(0)
+        """The epoch that it is for, and the order of the images in it."""
 
     def __len__(self) -> int:
         return self.steps
 
     def __getitem__(self, key: tuple[int, int]) -> Batch:
         epoch, step = key
-        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.pixels))
-        queries = order[step * self.batch_size : (step + 1) * self.batch_size]
+        if self._order[0] != epoch:
+            self._order = epoch, np.random.default_rng((self.seed, epoch)).permutation(len(self.pixels))
+        queries = self._order[1][step * self.batch_size : (step + 1) * self.batch_size]
         rng = np.random.default_rng((self.seed, epoch, step + 1))  # a 0 would repeat the stream of the line above
         supports, classes = self._draw_supports(queries, rng)
         targets = self.targets[queries]
@@ -159,7 +163,7 @@ class Views(Dataset[tuple[Tensor, Tensor]]):
 
     share = Share()
 
-    def __init__(self, pixels: PixelSource, targets: Tensor, preprocessing: Preprocessing) -> None:
+    def __init__(self, pixels: PixelSource, targets: Tensor | Targets, preprocessing: Preprocessing) -> None:
         self.pixels, self.targets, self.preprocessing = pixels, targets, preprocessing
 
     def __len__(self) -> int:

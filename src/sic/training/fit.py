@@ -17,7 +17,7 @@ from sic import directory
 from sic.backbones import Load
 from sic.bcos import without_biases
 from sic.data.dataset import ImageData, Sample
-from sic.data.labels import targets
+from sic.data.labels import Targets, targets
 from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
@@ -213,7 +213,7 @@ def _optimise(
 ) -> None:
     classes = len(data.classes)
     preprocessing = settings.preprocessing
-    train_targets = targets(material.train.samples, classes)
+    train_targets = Targets(material.train.samples, classes)
     gpu = torch.cuda.is_available()
     module.transform = TrainingTransform(settings.augmentation, preprocessing)
     batches = TrainingBatches(
@@ -231,7 +231,7 @@ def _optimise(
     module.steps_per_epoch = len(batches)
     embedded = Views(material.train, train_targets, preprocessing)
     module.embedding = view_loader(embedded, workers)
-    validation = Views(material.validation, targets(material.validation.samples, classes), preprocessing)
+    validation = Views(material.validation, Targets(material.validation.samples, classes), preprocessing)
     checkpoints = folder / CHECKPOINTS
     common: dict[str, Any] = {
         "dirpath": checkpoints,
