@@ -201,7 +201,7 @@ def draw(found: dict[str, dict[int, float]], backbone: str, file: Path) -> None:
         axes.plot(list(times), list(times.values()), marker=marker, label=names[source])
     axes.set(xscale="log", xlabel="classes", ylabel="ms", title=f"A training step with 32 queries, {backbone}")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    axes.legend(loc="center right")
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=150)
 

@@ -17,6 +17,7 @@ from sic.errors import SicError
 from sic.evaluate.accuracy import accuracy_figures
 from sic.evaluate.outputs import logits, view_batches
 from sic.explain import Explanation, Latents, Overview, ProjectionMethod, explain_classes, look
+from sic.machines import Machines
 from sic.methods import SIC, Classifier, Contributions, odds
 from sic.supports import Support
 
@@ -213,7 +214,7 @@ def fit(
     from sic import training  # brings in Lightning, which predicting does not need
     from sic.data import open as open_data
 
-    machines = training.Machines(devices, nodes)
+    machines = Machines(devices, nodes)
     reporter = reporter if reporter is not None and machines.first else training.Silent()
     folder = Path(out)
     cut = bool(directory.read_run(folder)["data"].get("roi")) if resume else bool(roi)

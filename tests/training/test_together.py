@@ -21,8 +21,9 @@ from sic.bcos import BatchNormUncentred2d
 from sic.data.images import Preprocessing
 from sic.data.labels import targets
 from sic.data.transforms import TrainingTransform
+from sic.machines import Machines
 from sic.training.batches import TrainingBatches, Views, support_candidates
-from sic.training.ranks import Machines, Share, gathered
+from sic.training.ranks import Share, gathered
 from tests.training.test_batches import SAMPLES
 
 PIXELS = [np.random.default_rng(i).integers(0, 256, (6 + i % 3, 8, 3), np.uint8) for i in range(45)]

@@ -9,7 +9,8 @@ import typer
 
 from sic.cli.console import OUT, Talker, print_json
 from sic.cli.data import Group, LayoutName, Roi
-from sic.cli.launch import launch, numbers, one_voice, started
+from sic.cli.launch import launch, machines_of, one_voice, started
+from sic.machines import Machines
 
 
 def _list_presets(name: str | None) -> str | None:
@@ -158,11 +159,11 @@ def train(
         "seed": seed,
         "keep_support_images": support_images,
     }
-    devices, nodes = numbers(devices, nodes)
-    if devices * nodes > 1 and not started():
-        raise typer.Exit(launch(devices, nodes, sys.argv[1:]))
-    with Talker() as talker, one_voice(devices, nodes):
-        result = run(data, out, said, resume, talker, workers, layout, group, roi, devices, nodes)
+    machines = machines_of(devices, nodes)
+    if machines.processes > 1 and not started():
+        raise typer.Exit(launch(machines, sys.argv[1:]))
+    with Talker() as talker, one_voice(machines):
+        result = run(data, out, said, resume, talker, workers, layout, group, roi, machines)
     if json:
         print_json(result)
     else:
@@ -179,17 +180,18 @@ def run(
     layout: str | None = None,
     group: str | None = None,
     roi: bool | None = None,
-    devices: int = 1,
-    nodes: int = 1,
+    machines: Machines | None = None,
 ) -> dict[str, Any]:
     """Train and say what came out."""
-    talker.say("Loading …")
+    machines = machines or Machines()
+    if machines.first:
+        talker.say("Loading …")
     from sic.data.labels import MAIN_SCORE
     from sic.directory import read_run
     from sic.model import fit
 
     started = time.monotonic()
-    where: dict[str, Any] = {"workers": workers, "devices": devices, "nodes": nodes}
+    where: dict[str, Any] = {"workers": workers, "devices": machines.devices, "nodes": machines.nodes}
     model = fit(data, out, layout=layout, group=group, roi=roi, resume=resume, reporter=talker, **where, **said)
     record, figures = read_run(out), model.config.figures
     measured = "test" if "test" in figures else "validation"

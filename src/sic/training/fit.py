@@ -21,6 +21,7 @@ from sic.data.labels import Targets, targets
 from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
+from sic.machines import Machines
 from sic.methods import Classifier, method
 from sic.supports import Support
 from sic.training.base import Training
@@ -32,7 +33,6 @@ from sic.training.module import SICTraining
 from sic.training.nwhead import NWHeadTraining
 from sic.training.of_method import flag
 from sic.training.protopnet import ProtoPNetTraining
-from sic.training.ranks import Machines
 from sic.training.settings import Settings, from_json, loader_workers
 from sic.training.start import origin, published_weights, start_from
 from sic.training.together import LostProcess, SharingOut, lost, strategy
@@ -91,7 +91,8 @@ def fit(
 
 def _set_up_libraries(seed: int) -> None:
     # Lightning talks about things that our users did not choose.
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
     lightning.seed_everything(seed, verbose=False)
     directory.exact_arithmetic()

@@ -1,6 +1,5 @@
-"""Several processes that train one model together: who is who, and putting together what each of them has done."""
+"""Several processes that train one model together: what each of them does, and putting that together."""
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,33 +7,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Machines:
-    """How many devices on how many machines, one process each."""
-
-    devices: int = 1
-    nodes: int = 1
-
-    @property
-    def processes(self) -> int:
-        return self.devices * self.nodes
-
-    @property
-    def rank(self) -> int:
-        """The number of this process among all, known from its environment before they have found each other."""
-        if self.processes == 1:
-            return 0
-        for name in ("RANK", "SLURM_PROCID"):  # torchrun's and SLURM's
-            if name in os.environ:
-                return int(os.environ[name])
-        return int(os.environ.get("NODE_RANK", 0)) * self.devices + int(os.environ.get("LOCAL_RANK", 0))
-
-    @property
-    def first(self) -> bool:
-        """Whether this is the process that writes and talks."""
-        return self.rank == 0
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
 from sic.errors import SicError
+from sic.machines import Machines
 from sic.training.base import Training
 from sic.training.batches import TrainingBatches, Views
-from sic.training.ranks import Machines, Share
+from sic.training.ranks import Share
 
 
 class LostProcess(SicError):
