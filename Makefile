@@ -1,6 +1,7 @@
 # make demo   set up, train on the built-in birds, explain some answers (writes runs/demo)
 # make test   set up, run everything that must hold
 # make check  the everyday part: lint, types, fast tests
+# make docs   build the documentation to site/; open site/index.html
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +11,7 @@ READY := $(VENV)/.ready
 # together.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test check browser clean
+.PHONY: demo test check docs browser clean
 
 demo: $(READY)
 	$(BIN)/sic demo --out runs/demo
@@ -20,6 +21,9 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(PYTEST) -m "not slow"
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Chromium, for the tests of the web pages: installed where it is missing and that is possible.
 browser:
@@ -38,4 +42,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) runs build dist site

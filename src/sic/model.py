@@ -244,13 +244,13 @@ def fit(
     )
     model = load(folder)
     try:
-        model.config.figures = _figures(model, held_out)
+        model.config.figures = _figures(model.to("cuda" if torch.cuda.is_available() else "cpu"), held_out)
     except UnreadableImage:
         raise SicError(
             f"A held-out image in {opened.root} cannot be read any more: the model in {folder} is complete, "
             "but how good it is was not measured."
         ) from None
-    model.save(folder)
+    model.to("cpu").save(folder)
     return model
 
 

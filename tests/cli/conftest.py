@@ -42,7 +42,7 @@ class Sic:
         return sentence
 
 
-def _here(arguments: list[str], environment: dict[str, str]) -> Done:
+def here(arguments: list[str], environment: dict[str, str]) -> Done:
     code, out, err = 0, io.StringIO(), io.StringIO()
     terminated = signal.getsignal(signal.SIGTERM)
     with (
@@ -60,7 +60,7 @@ def _here(arguments: list[str], environment: dict[str, str]) -> Done:
     return Done(arguments, code, out.getvalue(), err.getvalue())
 
 
-def _apart(arguments: list[str], environment: dict[str, str]) -> Done:
+def apart(arguments: list[str], environment: dict[str, str]) -> Done:
     return subprocess.run(
         [sys.executable, "-m", "sic", *arguments],
         capture_output=True,
@@ -72,13 +72,13 @@ def _apart(arguments: list[str], environment: dict[str, str]) -> Done:
 
 @pytest.fixture(scope="session")
 def sic() -> Sic:
-    return Sic(_here)
+    return Sic(here)
 
 
 @pytest.fixture(scope="session")
 def sic_apart() -> Sic:
     """For what the process itself matters to, and once for each command: here, others have loaded what it needs."""
-    return Sic(_apart)
+    return Sic(apart)
 
 
 @pytest.fixture(scope="session", params=["resnet_tiny", "vit_small"])

@@ -15,6 +15,8 @@ from tests.models import settle
 
 SIZE = 16
 COLOURS = {"blue": (40, 60, 220), "green": (40, 200, 60), "red": (220, 50, 40), "yellow": (210, 200, 30)}
+CASES = ["blue/08", "blue/11", "green/04", "green/07", "red/02", "red/05", "yellow/08", "yellow/10"]
+"""Two for each colour that k-means chooses; named, because two choices for yellow are equally good but for rounding."""
 HELD_OUT = 3
 """Every third image is for validation."""
 
@@ -53,7 +55,7 @@ def draw_several(root: Path, images: int = 10) -> Path:
 
 
 def make(folder: Path, data: Path, *, per_class: int = 2, keep_images: bool = True) -> Path:
-    """A model with the supports that training would have chosen, and the record of its run."""
+    """A model with supports that training could have chosen, and the record of its run."""
     torch.manual_seed(0)
     opened = open_data(data)
     samples = opened.splits["train"] + opened.splits.get("val", [])
@@ -79,6 +81,9 @@ def make(folder: Path, data: Path, *, per_class: int = 2, keep_images: bool = Tr
         if len(samples[row].labels) == 1:
             candidates.setdefault(samples[row].labels[0], []).append(position)
     rows, labels = select(latents.numpy(), candidates, per_class)
+    ids = [samples[row].id for row in train]
+    if per_class == 2 and f"{CASES[0]}.png" in ids:
+        rows = np.array([ids.index(f"{case}.png") for case in CASES])
     classifier.set_supports(latents[rows], torch.from_numpy(labels))
     supports = []
     for row, label in zip(rows.tolist(), labels.tolist(), strict=True):

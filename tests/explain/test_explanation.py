@@ -297,6 +297,14 @@ def test_a_figure_of_several_classes_and_a_wrong_answer(sure: SIC, tmp_path: Pat
         assert np.asarray(large.convert("L")).std() > 5
 
 
+def test_no_similar_case_is_never_called_right(unsure: SIC, tmp_path: Path) -> None:
+    explanation = explained(unsure, [0])
+    assert not explanation.similar_case
+    replace(explanation, labels=[explanation.nearest], truth=explanation.nearest).save(tmp_path / "why.svg")
+    text = (tmp_path / "why.svg").read_text(encoding="utf-8")
+    assert f"; the truth is {explanation.nearest}" in text and "which is right" not in text
+
+
 def test_names_with_dollar_signs_are_only_names(sure: SIC, tmp_path: Path) -> None:
     cases = [replace(case, source=r"a$\no_such_command$.png") for case in supports()]
     explanation = replace(explained(sure, [1], cases), title=r"$\frac$ and $x$", labels=["a$b$"], truth="$c")

@@ -53,7 +53,9 @@ def save_model(
         for sample, own in zip(chosen, pixels, strict=True)
     ]
     directory.save(SavedModel(classifier.eval(), config, kept), folder)
-    run = {"data": {"opened_with": data.opened_with}, "validation": [s.id for s in data.splits["train"][::5]]}
+    validation = [s.id for s in data.splits["train"][::5]]
+    train = [s.id for s in data.splits["train"] if s.id not in validation or s in chosen]
+    run = {"data": {"opened_with": data.opened_with}, "train": train, "validation": validation}
     (folder / "run.json").write_text(json.dumps(run))
     return load(folder)
 

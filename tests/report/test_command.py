@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Sic
+from tests.cli.conftest import Sic, apart, here
 from tests.report.conftest import Saved, parse
 
 
 @pytest.fixture(scope="module")
 def sic() -> Sic:
-    return Sic()
+    return Sic(here)
 
 
 def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
@@ -21,9 +21,10 @@ def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_report_and_figures(sic: Sic, single: Saved, tmp_path: Path) -> None:
+def test_report_and_figures(single: Saved, tmp_path: Path) -> None:
     out = tmp_path / "a b" / "report.html"
-    said = sic.json("report", single.folder, "--out", out, "--cases", 1, "--limit", 30, "--figures", tmp_path / "f")
+    flags = ["--out", out, "--cases", 1, "--limit", 30, "--figures", tmp_path / "f"]
+    said = Sic(apart).json("report", single.folder, *flags)
     assert said["report"] == str(out) and said["bytes"] == out.stat().st_size
     assert said["tried_on"]["name"] == "test images of birds" and said["tried_on"]["images"] == 30
     assert said["overview"]["supports"][0]["norm"] == pytest.approx(single.model.overview().supports[0].norm)

@@ -91,9 +91,8 @@ def test_kill_and_resume_gives_the_uninterrupted_result(bird_folders: Path, tmp_
 
 def test_interrupt_is_one_sentence(bird_folders: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = subprocess.Popen(
-        command(bird_folders, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    long = command(bird_folders, out, "--epochs", "900")
+    process = subprocess.Popen(long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 120
     while epochs_done(out) < 1 and time.monotonic() < deadline:
         time.sleep(0.01)

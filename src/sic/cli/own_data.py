@@ -16,10 +16,11 @@ def open_data(model: Path, data: str | None, card: dict[str, Any], talker: Talke
     `card`: what `config.json` says about that data. `command`: who asks, for the way out.
     """
     import sic.data
+    from sic.data.roi import NoBoxes
     from sic.data.source import BUILT_IN
     from sic.directory import RUN, read_run
 
-    arguments: dict[str, Any] = {"where": data}
+    arguments: dict[str, Any] = {"where": data, "roi": bool(card.get("roi"))}
     if data is None:
         # Without the record of its run a copied model only knows what its data was called.
         copied = not (model / RUN).is_file() and card.get("name") == BUILT_IN
@@ -33,4 +34,11 @@ def open_data(model: Path, data: str | None, card: dict[str, Any], talker: Talke
             raise SicError(
                 f"The data that {model} was trained on is not at {where}; name images: sic {command} {model} DATA."
             )
-    return sic.data.open(progress=talker.progress("drawing birds"), **arguments)
+    progress = talker.progress("preparing images")
+    try:
+        return sic.data.open(progress=progress, **arguments)
+    except NoBoxes:
+        if data is None:
+            raise
+        talker.warn(f"{model} was trained on images cut to their boxes; those in {data} are taken as they are.")
+        return sic.data.open(data, progress)

@@ -54,7 +54,7 @@ def _where(folder: Path, run: dict[str, Any] | None, data: str | Path | None) ->
     """The arguments to open the data with."""
     recorded = {} if run is None else run["data"].get("opened_with", {})
     if data is not None:
-        return {"where": data, "layout": recorded.get("layout")}
+        return {"where": data, "layout": recorded.get("layout"), "roi": bool(recorded.get("roi"))}
     if not recorded:
         raise SicError(
             f"{folder} does not say where the images are that it was trained on ({RUN} is missing or older than that); "

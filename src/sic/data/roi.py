@@ -13,6 +13,10 @@ from sic.data.images import UnreadableImage, read_image, reasons
 from sic.errors import SicError
 
 
+class NoBoxes(SicError):
+    """There is not one box an image to cut it to."""
+
+
 def cut_to_boxes(data: ImageData, folder: Path, progress: Progress | None = None) -> ImageData:
     """The same samples with the part of each image that its box holds; the box goes along.
 
@@ -20,10 +24,10 @@ def cut_to_boxes(data: ImageData, folder: Path, progress: Progress | None = None
     """
     whole = [sample for samples in data.splits.values() for sample in samples]
     if not any(sample.boxes for sample in whole):
-        raise SicError(f"--roi cuts images to their box, and {data.root} ({data.layout}) has no boxes; leave it out.")
+        raise NoBoxes(f"--roi cuts images to their box, and {data.root} ({data.layout}) has no boxes; leave it out.")
     for sample in whole:
         if len(sample.boxes) > 1:
-            raise SicError(f"--roi needs one box an image, and {sample.id} has {len(sample.boxes)}; leave it out.")
+            raise NoBoxes(f"--roi needs one box an image, and {sample.id} has {len(sample.boxes)}; leave it out.")
     cut: dict[str, Sample] = {}
     skipped = []
     with ThreadPoolExecutor() as pool:

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from sic.data.dataset import Sample, Task
@@ -86,6 +85,8 @@ def _share(what: Tensor, among: Tensor) -> float | None:
 
 def aurocs(scores: Tensor, targets: Tensor) -> list[float | None]:
     """Of every class against the rest, over the samples that count for it; None where only one of the two is there."""
+    from sklearn.metrics import roc_auc_score  # takes seconds to load, and predicting does not need it
+
     truth, counts = split_targets(targets)
     return [
         float(roc_auc_score(truth[known, label], scores[known, label]))

@@ -67,7 +67,8 @@ def draw(explanation: Explanation, path: Path | BinaryIO) -> None:
 
 def _title(explanation: Explanation) -> str:
     truth = explanation.truth
-    told = "" if truth is None else ", which is right" if truth in explanation.labels else f"; the truth is {truth}"
+    right = explanation.similar_case and truth in explanation.labels
+    told = "" if truth is None else ", which is right" if right else f"; the truth is {truth}"
     names = [explained.name for explained in explanation.classes]
     shown = "" if not explanation.similar_case or names == explanation.labels else f". Shown: {' and '.join(names)}"
     return f"{explanation.title}: {answer(explanation)}{told}{shown}"
@@ -112,10 +113,9 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     labels, steps = _steps(explanation, explained)
     labels = [*labels, "score"]
     starts = [sum(steps[:number]) for number in range(len(steps))]
-    wrong = explanation.truth is not None and explained.name != explanation.truth
-    colour = RED if wrong else BLUE
+    colours = [GREY, *(RED if step >= 0 else BLUE for step in steps[1:])]  # as in the map
     positions = list(range(len(labels)))
-    axes.barh(positions[:-1], steps, left=starts, color=[GREY] + [colour] * len(steps[1:]), height=0.62)
+    axes.barh(positions[:-1], steps, left=starts, color=colours, height=0.62)
     axes.barh(positions[-1:], [explained.logit], color="#222222", height=0.62)
     low, high = (
         min(0.0, explained.logit, *(start + min(step, 0.0) for start, step in zip(starts, steps, strict=True))),

@@ -68,7 +68,7 @@ function supports() {
     return make("li", { "data-support": one.index, "data-source": one.source },
       one.shown ? make("img", { src: `/api/v1/supports/${one.index}/image?${encodeURIComponent(one.source)}`, alt: `Case ${one.source}` }) : make("span", { className: "soft", textContent: "Its image was not kept with the model." }),
       make("strong", { textContent: one.source + (one.pinned ? " (kept for good)" : "") }), other,
-      make("span", { className: "soft", textContent: `adds ${signed(one.evidence)} to validation images of ${one.label} on average; the strongest case of ${one.strongest} of them` }),
+      make("span", { className: "soft", textContent: `adds ${signed(one.evidence)} to validation images of ${one.label} on average; the strongest case in ${one.strongest} answers` }),
       make("span", { className: "tools" },
         action("Take out …", () => preview({ action: "drop", ...edit }, `Take out ${one.source}?`), { disabled: own.length === 1 }),
         action("Replace …", () => pick(one)),
@@ -84,6 +84,7 @@ function outcomeBody(outcome, tense) {
   const flips = [...outcome.flips].sort((a, b) => order[a.direction] - order[b.direction]);
   const count = (direction) => flips.filter((flip) => flip.direction === direction).length;
   const answer = (names) => names.join(", ") || "no similar case";
+  const [right, wrong] = key() === "map" ? ["More labels right", "More labels wrong"] : ["Turned right", "Turned wrong"];
   const list = flips.slice(0, MOST_FLIPS).map((flip) => make("li", {}, make("div", {},
     make("img", { src: imageOf(flip.id), alt: "", loading: "lazy" }),
     make("div", { textContent: `in truth ${truthWords(flip.truth)}` }),
@@ -94,7 +95,7 @@ function outcomeBody(outcome, tense) {
       make("span", {}, "after ", make("strong", { textContent: exact(after), "data-after": after })),
       make("span", { className: after < before ? "wrong" : "right", textContent: after === before ? "no change" : `${signed(100 * (after - before))} percentage points` })),
     make("p", { textContent: flips.length
-      ? `${flips.length} of ${outcome.before.images} validation images ${tense} another answer; now right: ${count("to_right")}, now wrong: ${count("to_wrong")}.`
+      ? `${flips.length} of ${outcome.before.images} validation images ${tense} another answer. ${right}: ${count("to_right")}; ${wrong.toLowerCase()}: ${count("to_wrong")}; as right or wrong as before: ${count("neither")}.`
       : `No validation image ${tense === "get" ? "gets" : tense} another answer.` }),
     make("ul", { className: "thumbs" }, ...list),
   ];
@@ -116,7 +117,7 @@ async function preview(edit, title) {
     yes.addEventListener("click", () => apply(edit, "Done"));
     no.addEventListener("click", () => { byId("outcome").hidden = true; });
     const changes = outcome.added.length || outcome.removed.length
-      ? make("p", { textContent: [outcome.removed.length ? `Goes: ${outcome.removed.join(", ")}.` : "", outcome.added.length ? `Comes: ${outcome.added.join(", ")}.` : ""].join(" ") })
+      ? make("p", { textContent: [outcome.removed.length ? `Taken out: ${outcome.removed.join(", ")}.` : "", outcome.added.length ? `Put in: ${outcome.added.join(", ")}.` : ""].join(" ") })
       : make("p", { textContent: "The cases would stay the same." });
     openOutcome(title, changes, make("div", { className: "tools" }, yes, no), ...outcomeBody(outcome, "would get"));
   } catch (error) {

@@ -27,7 +27,7 @@ function legend(meaning = "blue lowers the score, red raises it") {
 /** Bars that lead from the start to the score. */
 function steps(explained, bias) {
   const list = [["Every class starts at", bias, "step"]];
-  explained.cases.forEach((one, slot) => list.push([`Like case ${letter(slot)}`, one.evidence, "case"]));
+  explained.cases.forEach((one, slot) => list.push([`Like case ${letter(slot)}`, one.evidence, one.evidence < 0 ? "against" : "for"]));
   const other = explained.constant - bias;
   const tops = [0];
   let sum = 0;
