@@ -12,6 +12,7 @@ ROOT = Path(sic.__file__).parent
 USES: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
+    "machines": set(),
     "bcos": {"errors"},
     "backbones": {"bcos", "errors"},
     "methods": {"bcos", "backbones", "errors"},
@@ -19,7 +20,7 @@ USES: dict[str, set[str]] = {
     "data": {"errors"},
     "card": {"backbones"},
     "directory": {"backbones", "card", "methods", "supports", "data", "errors", "version"},
-    "training": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
+    "training": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors", "machines"},
     "explain": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
     "evaluate": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
     "clinic": {"methods", "supports", "data", "directory", "explain", "evaluate", "errors", "version"},

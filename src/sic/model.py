@@ -18,6 +18,7 @@ from sic.errors import SicError
 from sic.evaluate.accuracy import accuracy_figures
 from sic.evaluate.outputs import logits, view_batches
 from sic.explain import Explanation, Latents, Overview, ProjectionMethod, as_rows, explain_answers, in_chunks, look
+from sic.machines import Machines
 from sic.methods import SIC, Answered, Classifier, Contributions, odds
 from sic.supports import Support
 
@@ -281,17 +282,21 @@ def fit(
     resume: bool = False,
     workers: int | None = None,
     reporter: "Reporter | None" = None,
+    devices: int = 1,
+    nodes: int = 1,
     **said: Any,
 ) -> Model:
     """Train on a folder of images, measure the result and load it.
 
     `said`: settings as in `sic train` (epochs, backbone, size, …); what is not said is chosen. `layout`, `group` and
-    `roi`: as in `sic.data.open`. `resume` continues an interrupted run with its own settings.
+    `roi`: as in `sic.data.open`. `resume` continues an interrupted run with its own settings. `devices`, `nodes`: train
+    on several, one process each, as Lightning does: it runs the script again for each, and only the first returns.
     """
     from sic import training  # brings in Lightning, which predicting does not need
     from sic.data import open as open_data
 
-    reporter = reporter or training.Silent()
+    machines = Machines(devices, nodes)
+    reporter = reporter if reporter is not None and machines.first else training.Silent()
     folder = Path(out)
     cut = bool(directory.read_run(folder)["data"].get("roi")) if resume else bool(roi)
     if roi is not None and roi != cut:
@@ -315,7 +320,9 @@ def fit(
     else:
         settings, notes = training.choose(opened, said)
         reporter.say("Chosen: " + "; ".join(notes) + ".")
-    held_out = training.fit(opened, settings, folder, resume=resume, workers=workers, reporter=reporter)
+    held_out = training.fit(
+        opened, settings, folder, resume=resume, workers=workers, reporter=reporter, machines=machines
+    )
     model = load(folder)
     try:
         model.config.figures = _figures(model.to("cuda" if torch.cuda.is_available() else "cpu"), held_out)

@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from sic.data.dataset import Box, Sample
-from sic.data.labels import average_precisions, mean_precision, split_targets, targets
+from sic.data.labels import Targets, average_precisions, mean_precision, split_targets, targets
 
 
 def sample(labels: tuple[int, ...], *difficult: int) -> Sample:
@@ -35,3 +35,13 @@ def test_average_precisions_leave_out_what_does_not_count() -> None:
     assert found[3] is None
     assert mean_precision(found) == pytest.approx(sum(value for value in found if value is not None) / 3)
     assert mean_precision([None, None]) == 0
+
+
+def test_targets_made_when_asked_for_are_the_same() -> None:
+    samples = [
+        Sample(str(i), Path(str(i)), (i % 3,), (Box((i + 1) % 3, 0, 0, 1, 1, difficult=True),)) for i in range(7)
+    ]
+    whole, asked = targets(samples, 3), Targets(samples, 3)
+    rows = np.array([5, 0, 0, 6])
+    assert torch.equal(asked[rows].nan_to_num(9), whole[rows].nan_to_num(9))
+    assert torch.equal(asked[4].nan_to_num(9), whole[4].nan_to_num(9))

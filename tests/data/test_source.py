@@ -54,7 +54,7 @@ def test_a_layout_can_be_named(tmp_path: Path) -> None:
         sic.data.open(tmp_path, layout="folders")
     assert sic.data.open(folder, layout="funnybirds").layout == "FunnyBirds"
     with pytest.raises(
-        SicError, match="no layout 'vco'; --layout knows funnybirds, voc, cub, dogs, rsna, manifest, folders"
+        SicError, match="no layout 'vco'; --layout knows funnybirds, voc, cub, dogs, rsna, manifest, shards, folders"
     ):
         sic.data.open(folder, layout="vco")
     for name in ("voc", "cub", "dogs", "rsna", "manifest"):

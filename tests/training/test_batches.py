@@ -36,17 +36,24 @@ def numbered(count: int) -> list[np.ndarray]:
 
 
 def make(
-    chosen: list[Sample] = SAMPLES, batch_size: int = 10, supports: int = 3, seed: int = 0, augmentation: str = "none"
+    chosen: list[Sample] = SAMPLES,
+    batch_size: int = 10,
+    supports: int = 3,
+    seed: int = 0,
+    augmentation: str = "none",
+    classes: int = 3,
+    ways: int | None = None,
 ) -> TrainingBatches:
     return TrainingBatches(
         numbered(len(chosen)),
-        targets(chosen, 3),
+        targets(chosen, classes),
         support_candidates(chosen),
         PREPROCESSING,
         TrainingTransform(augmentation, PREPROCESSING),  # type: ignore[arg-type]
         batch_size,
         supports,
         seed,
+        ways=ways,
     )
 
 
@@ -94,7 +101,8 @@ def test_queries_and_supports_carry_their_own_targets() -> None:
     batches, expected = make(), targets(SAMPLES, 3)
     for step in range(len(batches)):
         batch = batches[0, step]
-        assert torch.equal(batch.targets, expected[shown(batch.queries)])
+        assert batch.rows.tolist() == shown(batch.queries)
+        assert torch.equal(batch.targets, expected[batch.rows])
         assert torch.equal(batch.support_targets, expected[shown(batch.supports)])
 
 
@@ -116,6 +124,24 @@ def test_supports_are_distinct_images_of_their_class_and_no_queries(number: int)
                     assert set(supports[label * number : (label + 1) * number]) <= set(free)
             drawn.update(supports)
     assert len(drawn) > 30  # all of the 38 candidates have their turn
+
+
+@pytest.mark.parametrize("ways", [2, 6, 20])
+def test_some_classes_have_supports_and_count_and_the_queries_own_are_among_them(ways: int) -> None:
+    many = samples(*[((i % 20, (i + 3) % 20) if i % 9 == 0 else (i % 20,)) for i in range(120)])
+    batches, expected = make(many, batch_size=4, classes=20, ways=ways), targets(many, 20)
+    drawn = set()
+    for step in range(len(batches)):
+        batch = batches[0, step]
+        own = {label for row in batch.rows.tolist() for label in many[row].labels}
+        classes = batch.support_classes.unique().tolist()
+        assert own <= set(classes) and len(classes) == max(ways, len(own))
+        assert [many[i].labels for i in shown(batch.supports)] == [(c,) for c in batch.support_classes.tolist()]
+        assert batch.targets.isnan().all(dim=0).nonzero()[:, 0].tolist() == sorted(set(range(20)) - set(classes))
+        assert torch.equal(batch.targets[:, classes], expected[batch.rows][:, classes])
+        drawn |= set(classes) - own
+    assert ways == 2 or len(drawn) > 15
+    assert not batches.targets.isnan().any()
 
 
 def test_queries_are_supports_only_where_nothing_else_is_left() -> None:

@@ -15,7 +15,7 @@ from tests.training.test_settings import chosen, data, notes, start
 
 VALUES: dict[str, Any] = {
     "temperature": 2.0, "latent": 16, "b": 1.5, "relu": False, "loss": "ce", "neighbours": 3, "supports_per_class": 2,
-    "keep_support_images": False,
+    "keep_support_images": False, "support_source": "bank",
 }  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def test_a_setting_means_something_or_is_refused(tmp_path: Path, method: str, se
 
 def test_every_option_of_a_method_is_a_setting_of_some() -> None:
     assert all(set(kind.options) <= set(OF_SOME) for kind in METHODS.values())
-    assert {*VALUES, "attribution", "inference_supports"} == set(OF_SOME)
+    assert {*VALUES, "attribution", "inference_supports", "ways"} == set(OF_SOME)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,9 @@ def test_defaults(tmp_path: Path, method: str, expected: dict[str, Any]) -> None
         ({"method": "bagnet", "backbone": "resnet_tiny"}, "works with --backbone bagnet17 or"),
         ({"method": "protopnet", "inference_supports": "random"}, "--inference-supports means nothing"),
         ({"method": "blackbox", "loss": "ce", "balance": True}, "--balance weighs yes against no"),
+        ({"support_source": "all"}, "--support-source must be one of exact, bank, n-way"),
+        ({"ways": 2}, "--ways goes with --support-source n-way only"),
+        ({"method": "nwhead", "ways": 2}, "--ways means nothing to --method nwhead"),
         ({"weight_decay": -1.0}, "--weight-decay must be a number from 0 up"),
         ({"method": "blackbox", "preset": "voc-resnet50"}, "is for --method sic"),
         ({"preset": "blackbox-voc-resnet50", "temperature": 3.0}, "--temperature means nothing to --method blackbox"),

@@ -5,8 +5,10 @@ norms of single images keep their centring, because an image's own mean is linea
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from sic.bcos.explanation import frozen
@@ -50,12 +52,39 @@ class BatchNormUncentred2d(Fading, nn.Module):
         # standard deviations.
         mean = x.mean(dim=dims, dtype=wide_type(x))
         squares = torch.linalg.vector_norm(x, dim=dims, dtype=wide_type(x)).square()
-        variance = (squares / (x.numel() // x.shape[1]) - mean.square()).clamp_min(0)
+        squares = squares / (x.numel() // x.shape[1])
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            mean, squares = of_all_processes(mean, squares, len(x))
+        variance = (squares - mean.square()).clamp_min(0)
         with torch.no_grad():
             self.running_var.lerp_(variance.detach().to(self.running_var.dtype), self.momentum)
             if self.bias is not None:
                 self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
         return mean, variance
+
+
+class _SumOfAllProcesses(torch.autograd.Function):
+    """What one process puts in changes the outputs of all, so their gradients are summed as well."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:  # type: ignore[override]
+        total = part.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def of_all_processes(mean: Tensor, squares: Tensor, images: int) -> tuple[Tensor, Tensor]:
+    """Mean and mean square of every channel over the batches of all processes that train together."""
+    sums = _SumOfAllProcesses.apply(torch.cat([mean, squares, mean.new_ones(1)]) * images)
+    means = sums[:-1] / sums[-1]
+    return means[: len(mean)], means[len(mean) :]
 
 
 class LayerNorm(Fading, nn.Module):

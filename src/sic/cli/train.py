@@ -1,5 +1,6 @@
 """`sic train`: from a folder of images to a model directory."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +9,8 @@ import typer
 
 from sic.cli.console import OUT, Talker, print_json
 from sic.cli.data import Group, LayoutName, Roi
+from sic.cli.launch import launch, machines_of, one_voice, started
+from sic.machines import Machines
 
 
 def _list_presets(name: str | None) -> str | None:
@@ -76,6 +79,14 @@ def train(
             "themselves), random, or full (all images; nwhead)."
         ),
     ] = None,
+    support_source: Annotated[
+        str | None,
+        typer.Option(
+            help="Who they are in training (sic): exact (random images, embedded in every step), bank (latents that "
+            "are remembered: a step costs the same for any number of classes), n-way (exact, for some classes a step)."
+        ),
+    ] = None,
+    ways: Annotated[int | None, typer.Option(min=2, help="Classes a step (--support-source n-way).")] = None,
     neighbours: Annotated[
         int | None, typer.Option(min=1, help="Look only at so many nearest supports (nwhead).")
     ] = None,
@@ -108,6 +119,8 @@ def train(
         bool | None,
         typer.Option("--support-images/--no-support-images", help="Keep copies of the supports in the model."),
     ] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="GPUs (or processes) of this machine to train on.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Machines, each with a process started per device.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Loader processes (no effect on the result).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -131,6 +144,8 @@ def train(
         "batch_size": batch_size,
         "supports_per_class": supports,
         "inference_supports": inference_supports,
+        "support_source": support_source,
+        "ways": ways,
         "neighbours": neighbours,
         "latent": latent,
         "relu": relu,
@@ -144,8 +159,11 @@ def train(
         "seed": seed,
         "keep_support_images": support_images,
     }
-    with Talker() as talker:
-        result = run(data, out, said, resume, talker, workers, layout, group, roi)
+    machines = machines_of(devices, nodes)
+    if machines.processes > 1 and not started():
+        raise typer.Exit(launch(machines, sys.argv[1:]))
+    with Talker() as talker, one_voice(machines):
+        result = run(data, out, said, resume, talker, workers, layout, group, roi, machines)
     if json:
         print_json(result)
     else:
@@ -162,16 +180,19 @@ def run(
     layout: str | None = None,
     group: str | None = None,
     roi: bool | None = None,
+    machines: Machines | None = None,
 ) -> dict[str, Any]:
     """Train and say what came out."""
-    talker.say("Loading …")
+    machines = machines or Machines()
+    if machines.first:
+        talker.say("Loading …")
     from sic.data.labels import MAIN_SCORE
     from sic.directory import read_run
     from sic.model import fit
 
     started = time.monotonic()
-    opening: dict[str, Any] = {"layout": layout, "group": group, "roi": roi}
-    model = fit(data, out, resume=resume, workers=workers, reporter=talker, **opening, **said)
+    where: dict[str, Any] = {"workers": workers, "devices": machines.devices, "nodes": machines.nodes}
+    model = fit(data, out, layout=layout, group=group, roi=roi, resume=resume, reporter=talker, **where, **said)
     record, figures = read_run(out), model.config.figures
     measured = "test" if "test" in figures else "validation"
     score = MAIN_SCORE[model.config.task]

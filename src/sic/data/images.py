@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
 from sic.data.dataset import Box
+from sic.data.members import is_member, member_bytes
 
 DICOM_SUFFIXES = frozenset([".dcm", ".dicom"])
 SUFFIXES = DICOM_SUFFIXES | frozenset(
@@ -51,8 +53,14 @@ def read_image(path: Path) -> Image.Image:
         from sic.data.dicom import read_dicom
 
         return read_dicom(path)
-    with reasons(path), Image.open(path) as image:
+    with reasons(path), Image.open(_file(path)) as image:
         return upright_rgb(image)
+
+
+def _file(path: Path) -> Path | BytesIO:
+    """What can be opened: the path, or what it leads to inside a tar file."""
+    content = member_bytes(path)
+    return path if content is None else BytesIO(content)
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
@@ -67,7 +75,7 @@ def image_size(path: Path) -> tuple[int, int]:
         from sic.data.dicom import dicom_size
 
         return dicom_size(path)
-    with reasons(path), Image.open(path) as image:
+    with reasons(path), Image.open(_file(path)) as image:
         width, height = image.size
         return (height, width) if _turn(image) in SIDEWAYS else (width, height)
 
@@ -76,6 +84,8 @@ def is_dicom(path: Path) -> bool:
     """By its suffix, or by the mark after the preamble."""
     if path.suffix.lower() in DICOM_SUFFIXES:
         return True
+    if is_member(path):
+        return False
     with reasons(path), path.open("rb") as file:
         return file.read(132)[128:] == b"DICM"
 
@@ -90,7 +100,7 @@ def reasons(path: Path | None = None) -> Iterator[None]:
     except PermissionError:
         raise UnreadableImage("no permission to read it") from None
     except UnidentifiedImageError:
-        empty = path is not None and path.stat().st_size == 0
+        empty = path is not None and not is_member(path) and path.stat().st_size == 0
         raise UnreadableImage("empty file" if empty else "not an image") from None
     except Image.DecompressionBombError:
         raise UnreadableImage("too many pixels to decode safely") from None

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sic.data.dataset import Sample, Task
@@ -20,6 +22,19 @@ def targets(samples: Sequence[Sample], classes: int) -> Tensor:
         result[row, list(sample.unsure)] = math.nan
         result[row, list(sample.labels)] = 1
     return result
+
+
+class Targets:
+    """`targets` of samples by position, made when they are asked for: all of them may not fit into memory."""
+
+    def __init__(self, samples: Sequence[Sample], classes: int) -> None:
+        self.samples, self.classes = samples, classes
+
+    def __getitem__(self, rows: int | NDArray[np.intp]) -> Tensor:
+        """C of one, N×C of several."""
+        if isinstance(rows, np.ndarray):
+            return targets([self.samples[row] for row in rows], self.classes)
+        return targets([self.samples[rows]], self.classes)[0]
 
 
 def split_targets(targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from sic.data.funnybirds import is_funnybirds, open_funnybirds
 from sic.data.manifest import is_manifest, open_manifest
 from sic.data.roi import cut_to_boxes
 from sic.data.rsna import is_rsna, open_rsna
+from sic.data.shards import is_shards, open_shards
 from sic.data.table import SUFFIXES as TABLES
 from sic.data.voc import is_voc, open_voc
 from sic.errors import SicError
@@ -37,6 +38,7 @@ LAYOUTS: dict[str, Layout] = {
     "dogs": Layout(is_dogs, open_dogs),
     "rsna": Layout(is_rsna, open_rsna),
     "manifest": Layout(is_manifest, open_manifest),
+    "shards": Layout(is_shards, open_shards),
     "folders": Layout(Path.is_dir, open_folders),
 }
 """By the name that `layout` takes; the first that recognises what it is given reads it."""

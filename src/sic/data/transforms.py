@@ -27,6 +27,9 @@ class Moves:
     erased: Tensor
     """N×4: left, top, right, bottom of what is blackened, as shares of the result; all 0 where nothing is."""
 
+    def __getitem__(self, some: slice) -> "Moves":
+        return Moves(self.source[some], self.extent[some], self.erased[some])
+
 
 def evaluation_view(images: Sequence[Pixels], preprocessing: Preprocessing) -> Tensor:
     """Central crops, as the model sees images after training."""

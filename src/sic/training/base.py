@@ -15,6 +15,7 @@ from sic.errors import SicError
 from sic.methods import Classifier
 from sic.training.batches import Batch
 from sic.training.losses import binary_loss, softmax_loss
+from sic.training.ranks import gathered
 from sic.training.schedule import learning_rate_factor
 from sic.training.settings import Settings
 
@@ -43,6 +44,8 @@ class Training(lightning.LightningModule):
     steps_per_epoch: int
     transform: TrainingTransform
     """Moves the queries' pixels where the loader has not."""
+    shared = True
+    """Whether several processes can do it together."""
     draws_supports = False
     """Whether a batch needs supports beside its queries."""
 
@@ -117,7 +120,7 @@ class Training(lightning.LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         self.fade()
-        logits = self.classifier(self.prepared(batch.queries)).float()
+        logits = gathered(self.classifier(self.prepared(batch.queries)).float(), len(batch.targets))
         return self.noted(self.loss(logits, batch.targets), index)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -154,8 +157,7 @@ class Training(lightning.LightningModule):
             self._outputs.append((self.classifier(images.float() / 255).cpu(), targets.cpu()))
 
     def on_validation_epoch_end(self) -> None:
-        logits = torch.cat([logits for logits, _ in self._outputs])
-        targets = torch.cat([targets for _, targets in self._outputs])
+        logits, targets = (gathered(torch.cat(part).to(self.device)).cpu() for part in zip(*self._outputs, strict=True))
         if self.multi_label:
             score = mean_precision(average_precisions(logits, targets))
         else:

@@ -16,8 +16,12 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
+from sic.data.labels import Targets
 from sic.data.pixels import PixelSource
 from sic.data.transforms import Moves, TrainingTransform, evaluation_view
+from sic.training.ranks import Share
+
+BLANK = np.zeros((1, 1, 3), np.uint8)
 
 
 def support_candidates(samples: Sequence[Sample]) -> dict[int, list[int]]:
@@ -31,12 +35,16 @@ def support_candidates(samples: Sequence[Sample]) -> dict[int, list[int]]:
 
 @dataclass
 class Batch:
-    """Bytes N×3×S×S and targets N×C (see `sic.data.labels`) of queries and of supports, and the supports' classes."""
+    """Bytes N×3×S×S and targets N×C (see `sic.data.labels`) of queries and of supports, and the supports' classes.
+
+    Where several processes train together, each has its share of the pixels, and all of the rest."""
 
     queries: Tensor
     """As they are before `moves` where there are any."""
     moves: Moves | None
     """What is still to happen to the queries."""
+    rows: Tensor
+    """Positions of the queries among the training images."""
     targets: Tensor
     supports: Tensor
     support_targets: Tensor
@@ -56,10 +64,12 @@ class Batch:
 class TrainingBatches(Dataset[Batch]):
     """The batch of an (epoch, step)."""
 
+    share = Share()
+
     def __init__(
         self,
         pixels: PixelSource,
-        targets: Tensor,
+        targets: Tensor | Targets,
         candidates: dict[int, list[int]],
         preprocessing: Preprocessing,
         transform: TrainingTransform,
@@ -67,46 +77,69 @@ class TrainingBatches(Dataset[Batch]):
         supports_per_class: int,
         seed: int,
         *,
+        ways: int | None = None,
         on_device: bool = False,
     ) -> None:
-        """`on_device`: leave it to the device to move the queries' pixels."""
-        self.on_device = on_device
+        """`ways`: so many classes have supports and count in a batch, the queries' own among them; None: all have.
+        `on_device`: leave it to the device to move the queries' pixels."""
+        self.ways, self.on_device = ways, on_device
         self.pixels, self.targets, self.preprocessing, self.transform = pixels, targets, preprocessing, transform
         self.candidates = {label: np.asarray(candidates[label]) for label in sorted(candidates)}
         self.supports_per_class, self.seed = supports_per_class, seed
         self.steps = max(1, round(len(pixels) / batch_size))
         self.batch_size = len(pixels) // self.steps
+        self._order = -1, np.arange(0)
+        """The epoch that it is for, and the order of the images in it."""
 
     def __len__(self) -> int:
         return self.steps
 
     def __getitem__(self, key: tuple[int, int]) -> Batch:
         epoch, step = key
-        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.pixels))
-        queries = order[step * self.batch_size : (step + 1) * self.batch_size]
+        if self._order[0] != epoch:
+            self._order = epoch, np.random.default_rng((self.seed, epoch)).permutation(len(self.pixels))
+        queries = self._order[1][step * self.batch_size : (step + 1) * self.batch_size]
         rng = np.random.default_rng((self.seed, epoch, step + 1))  # a 0 would repeat the stream of the line above
         supports, classes = self._draw_supports(queries, rng)
+        targets = self.targets[queries]
+        if self.ways is not None:
+            targets[:, np.isin(np.arange(targets.shape[1]), classes, invert=True)] = torch.nan
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        images = [self.pixels[i] for i in queries]
-        canvas, moves = self.transform.canvas(images), self.transform.draw(images, generator)
+        own = self.share.of(len(queries))
+        images = [self.pixels[i] for i in queries[own]]
+        # Chance is the same however many processes there are, so it needs something for the places of the others.
+        everyone = [BLANK] * own.start + images + [BLANK] * (len(queries) - own.stop)
+        canvas, moves = self.transform.canvas(images), self.transform.draw(everyone, generator)
+        moves = moves and moves[own]
         return Batch(
             canvas if self.on_device else self.transform.apply(canvas, moves),
             moves if self.on_device else None,
-            self.targets[queries],
-            evaluation_view([self.pixels[i] for i in supports], self.preprocessing),
+            torch.from_numpy(queries),
+            targets,
+            evaluation_view([self.pixels[i] for i in supports[self.share.of(len(supports))]], self.preprocessing),
             self.targets[supports],
             torch.from_numpy(classes),
         )
 
     def _draw_supports(self, queries: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Random images of every class; not the queries themselves where a class has others."""
+        """Random images of the classes; not the queries themselves where a class has others."""
         rows, classes = [], []
-        for label, members in self.candidates.items():
+        for label in self._draw_classes(queries, rng):
+            members = self.candidates[label]
             number = min(self.supports_per_class, len(members))
             asked = np.isin(members, queries)
             rows.append(np.concatenate([rng.permutation(members[~asked]), rng.permutation(members[asked])])[:number])
             classes.append(np.full(number, label))
         return np.concatenate(rows), np.concatenate(classes)
+
+    def _draw_classes(self, queries: np.ndarray, rng: np.random.Generator) -> list[int]:
+        """The queries' classes and random others up to `ways`, in order; with no `ways`, all."""
+        if self.ways is None:
+            return list(self.candidates)
+        own = (self.targets[queries] == 1).any(dim=0).numpy()
+        order = rng.permutation(len(own))
+        order = np.concatenate([order[own[order]], order[~own[order]]])
+        return sorted(order[: max(self.ways, own.sum())].tolist())
 
 
 class EpochSteps(Sampler[tuple[int, int]]):
@@ -128,13 +161,17 @@ class EpochSteps(Sampler[tuple[int, int]]):
 class Views(Dataset[tuple[Tensor, Tensor]]):
     """Evaluation views, 3×S×S bytes, and their targets."""
 
-    def __init__(self, pixels: PixelSource, targets: Tensor, preprocessing: Preprocessing) -> None:
+    share = Share()
+
+    def __init__(self, pixels: PixelSource, targets: Tensor | Targets, preprocessing: Preprocessing) -> None:
         self.pixels, self.targets, self.preprocessing = pixels, targets, preprocessing
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        own = self.share.of(len(self.pixels))
+        return own.stop - own.start
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        index += self.share.of(len(self.pixels)).start
         return evaluation_view([self.pixels[index]], self.preprocessing)[0], self.targets[index]
 
 

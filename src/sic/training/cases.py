@@ -9,8 +9,10 @@ from torch import Tensor
 
 from sic.errors import SicError
 from sic.methods import Comparing
-from sic.supports import room_for, select_how
+from sic.supports import Selection, room_for, select_how
 from sic.training.base import Candidates, Case, Training
+from sic.training.batches import Batch
+from sic.training.ranks import gathered, processes
 from sic.training.settings import Settings
 
 
@@ -44,9 +46,15 @@ class CaseTraining(Training):
         pairs = zip(self.classifier.case_classes, self.support_rows.tolist(), strict=True)
         return [Case(label, row if row >= 0 else None) for label, row in pairs]
 
+    def whole(self, pooled: Tensor, batch: Batch) -> Tensor:
+        """Features of all queries and then all supports of a batch, of which each process has embedded its share."""
+        queries, supports = pooled.split([len(batch.queries), len(batch.supports)])
+        return torch.cat([gathered(queries, len(batch.targets)), gathered(supports, len(batch.support_targets))])
+
     @torch.no_grad()
     def embed(self) -> NDArray[np.float32]:
         """Latents of the training set with the evaluation transform, n×d, in full precision."""
+        self.fade()  # where a run is resumed, no step has done that
         self.classifier.eval()
         images_of = self.embedding.dataset
         assert isinstance(images_of, Sized)
@@ -56,6 +64,8 @@ class CaseTraining(Training):
                 found = self.classifier.encoder(images.to(self.device).float() / 255)
                 latents[done : done + len(found)] = found.cpu().numpy()
                 done += len(found)
+        if processes() > 1:  # each has embedded a share
+            return gathered(torch.from_numpy(latents).to(self.device)).cpu().numpy()
         return latents
 
     def before_validation(self) -> None:
@@ -64,14 +74,18 @@ class CaseTraining(Training):
         if not np.isfinite(latents).all():
             raise SicError(f"The latents became NaN in epoch {self.current_epoch + 1}; try a lower --lr.")
         settings = self.settings
-        chosen = select_how(
-            settings.inference_supports,
-            latents,
-            self.candidates,
-            settings.supports_per_class,
-            settings.seed,
-            self.device if self.device.type == "cuda" else None,
-        )
+        chosen: Selection | None = None
+        if self.global_rank == 0:  # the others would find the same, but for the last bits of unlike machines
+            chosen = select_how(
+                settings.inference_supports,
+                latents,
+                self.candidates,
+                settings.supports_per_class,
+                settings.seed,
+                self.device if self.device.type == "cuda" else None,
+            )
+        chosen = self.trainer.strategy.broadcast(chosen)
+        assert chosen is not None
         self.support_rows.copy_(torch.from_numpy(chosen.rows))
         self.classifier.set_supports(torch.from_numpy(chosen.vectors), torch.from_numpy(chosen.classes))
         self.look_at(latents)

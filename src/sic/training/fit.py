@@ -17,10 +17,11 @@ from sic import directory
 from sic.backbones import Load
 from sic.bcos import without_biases
 from sic.data.dataset import ImageData, Sample
-from sic.data.labels import targets
+from sic.data.labels import Targets, targets
 from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
 from sic.errors import SicError
+from sic.machines import Machines
 from sic.methods import Classifier, method
 from sic.supports import Support
 from sic.training.base import Training
@@ -34,6 +35,7 @@ from sic.training.of_method import flag
 from sic.training.protopnet import ProtoPNetTraining
 from sic.training.settings import Settings, from_json, loader_workers
 from sic.training.start import origin, published_weights, start_from
+from sic.training.together import LostProcess, SharingOut, lost, strategy
 
 HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
 TRAININGS: dict[str, type[Training]] = {"sic": SICTraining, "nwhead": NWHeadTraining, "protopnet": ProtoPNetTraining}
@@ -48,26 +50,32 @@ def fit(
     resume: bool = False,
     workers: int | None = None,
     reporter: Reporter | None = None,
+    machines: Machines | None = None,
 ) -> dict[str, list[Sample]]:
     """Train on `data` and write the model directory `folder`; `resume` continues after the last finished epoch.
 
-    Returns the readable images that the model was not trained on: `validation` and `test`.
+    Returns the readable images that the model was not trained on: `validation` and `test`. Where several processes
+    train together, that is for the first of them to do, and the others end.
     """
-    reporter = reporter or Silent()
+    machines = machines or Machines()
+    reporter = reporter if reporter is not None and machines.first else Silent()
     workers = loader_workers() if workers is None else workers
-    if not resume and (folder / RUN).is_file():
+    if not resume and machines.first and (folder / RUN).is_file():
         raise SicError(f"{folder} already holds a run; continue it with --resume, or choose another --out.")
     _set_up_libraries(settings.seed)
     folder.mkdir(parents=True, exist_ok=True)
-    cache = folder / "pixels.bin"
+    cache = folder / ("pixels.bin" if machines.first else f"pixels-{machines.rank}.bin")
     try:
         load = published_weights(settings, reporter)
         material = gather(data, settings, cache, workers, reporter)
         _tell(data, settings, material, reporter)
         config = _config(data, settings, material)
         module = _module(config, settings, material, load)
-        _record(data, settings, material, folder, resume)
-        _optimise(module, data, settings, material, folder, resume, workers, reporter)
+        if machines.first:
+            _record(data, settings, material, folder, resume)
+        _optimise(module, data, settings, material, folder, resume, workers, reporter, machines)
+        if not machines.first:
+            raise SystemExit(0)
         best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
         module.load_state_dict(best["state_dict"])
         supports = _describe_cases(module, material.train, settings, data.classes)
@@ -83,7 +91,8 @@ def fit(
 
 def _set_up_libraries(seed: int) -> None:
     # Lightning talks about things that our users did not choose.
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
     lightning.seed_everything(seed, verbose=False)
     directory.exact_arithmetic()
@@ -201,10 +210,11 @@ def _optimise(
     resume: bool,
     workers: int,
     reporter: Reporter,
+    machines: Machines,
 ) -> None:
     classes = len(data.classes)
     preprocessing = settings.preprocessing
-    train_targets = targets(material.train.samples, classes)
+    train_targets = Targets(material.train.samples, classes)
     gpu = torch.cuda.is_available()
     module.transform = TrainingTransform(settings.augmentation, preprocessing)
     batches = TrainingBatches(
@@ -216,11 +226,13 @@ def _optimise(
         settings.batch_size,
         settings.supports_per_class if module.draws_supports else 0,
         settings.seed,
+        ways=settings.ways,
         on_device=gpu,
     )
     module.steps_per_epoch = len(batches)
-    module.embedding = view_loader(Views(material.train, train_targets, preprocessing), workers)
-    validation = Views(material.validation, targets(material.validation.samples, classes), preprocessing)
+    embedded = Views(material.train, train_targets, preprocessing)
+    module.embedding = view_loader(embedded, workers)
+    validation = Views(material.validation, Targets(material.validation.samples, classes), preprocessing)
     checkpoints = folder / CHECKPOINTS
     common: dict[str, Any] = {
         "dirpath": checkpoints,
@@ -230,11 +242,16 @@ def _optimise(
     trainer = lightning.Trainer(
         max_epochs=settings.epochs,
         accelerator="gpu" if gpu else "cpu",
-        devices=1,
+        devices=machines.devices,
+        num_nodes=machines.nodes,
+        strategy=strategy(module, machines, gpu),
+        sync_batchnorm=gpu and machines.processes > 1,
+        use_distributed_sampler=False,  # batches and views are shared out by themselves
         precision="bf16-mixed" if gpu else "32-true",
         benchmark=gpu,  # all batches have one shape: the fastest convolution is worth looking for
         gradient_clip_val=settings.clip,
         callbacks=[
+            SharingOut([batches, embedded, validation]),
             History(folder / HISTORY, reporter),
             ModelCheckpoint(filename="best", monitor="val_rank", mode="max", **common),
             # After the best one, so that it knows which that is.
@@ -259,6 +276,10 @@ def _optimise(
         )
     except SystemExit:  # Lightning's answer to Ctrl-C
         raise KeyboardInterrupt from None
+    except RuntimeError as error:
+        if machines.processes > 1 and lost(error):
+            raise LostProcess from None
+        raise
     finally:
         # Left to the garbage collector, its workers would not be told to end, and waited for: 5 seconds a fit.
         del module.embedding

@@ -53,12 +53,16 @@ class History(lightning.Callback):
         self.started = time.monotonic()
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *args: Any) -> None:
+        if not trainer.is_global_zero:
+            return
         score = module.figures.get("val_score")
         note = f"epoch {trainer.current_epoch + 1}" + ("" if score is None else f", validation {score:.1%}")
         self.reporter.advance("training", trainer.global_step, module.total_steps, note)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
         assert isinstance(module, Training)
+        if not trainer.is_global_zero:
+            return
         row: dict[str, Any] = {
             "epoch": trainer.current_epoch + 1,
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from sic.bcos import BcosLinear
 from sic.methods import SIC
+from sic.training.bank import SupportBank
 from sic.training.base import Candidates
 from sic.training.batches import Batch
 from sic.training.cases import CaseTraining
@@ -52,17 +53,26 @@ class SICTraining(CaseTraining):
         self.guide = (
             Guide(classifier.encoder.backbone.features, classifier.classes, settings.b) if settings.guided else None
         )
+        self.bank: SupportBank | None = None
+        """Where supports come from, if that is what the settings say."""
+        self.draws_supports = settings.support_source != "bank"
         self.health = LatentHealth(0.0, 0.0)
+
+    def on_train_start(self) -> None:
+        settings = self.settings
+        if settings.support_source == "bank":
+            latents = torch.from_numpy(self.embed()).to(self.device)
+            self.classifier.train()
+            self.bank = SupportBank(latents, self.candidates, settings.supports_per_class, settings.seed)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         classifier = self.classifier
         self.fade()
         pooled = classifier.encoder.pooled(self.prepared(torch.cat([batch.queries, batch.supports])))
         with torch.autocast(self.device.type, enabled=False):
-            pooled = pooled.float()
+            pooled = self.whole(pooled.float(), batch)
             latents = classifier.encoder.project(pooled)
-            evidence = classifier.evidence(latents[: len(batch.queries)], latents[len(batch.queries) :])
-            logits = classifier.logits(evidence, batch.support_classes)
+            logits = self.compared(latents, batch) if self.bank is None else self.recalled(latents, batch, self.bank)
             loss = self.loss(logits, batch.targets)
             if self.guide is not None:
                 # Fades over the second half, so that what is optimised in the end is the method's own loss.
@@ -70,8 +80,22 @@ class SICTraining(CaseTraining):
                 loss = loss + strength * self.guide(pooled, logits, batch.targets, batch.support_targets)
         return self.noted(loss, index)
 
+    def compared(self, latents: Tensor, batch: Batch) -> Tensor:
+        """Logits of the queries with the supports of their batch."""
+        queries, supports = latents.split([len(batch.targets), len(batch.support_targets)])
+        return self.classifier.logits(self.classifier.evidence(queries, supports), batch.support_classes)
+
+    def recalled(self, latents: Tensor, batch: Batch, bank: SupportBank) -> Tensor:
+        """Logits of the queries with supports of the bank, which remembers the queries."""
+        drawn = bank.draw(batch.rows, latents, self.global_step)
+        evidence = self.classifier.evidence(latents, drawn.vectors).view(drawn.counts.shape)
+        bank.remember(batch.rows, latents)
+        return self.classifier.bias + (evidence * drawn.counts).sum(dim=2)
+
     def look_at(self, latents: NDArray[np.float32]) -> None:
         self.health = latent_health(latents)
+        if self.bank is not None:
+            self.bank.latents.copy_(torch.from_numpy(latents))
 
     def health_figures(self, score: float, chance: float) -> dict[str, float]:
         self.collapsed = collapse(self.health, self.settings.temperature, score, chance, self.global_step)

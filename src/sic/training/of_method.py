@@ -4,11 +4,11 @@ from typing import Any
 
 from sic.data.dataset import Task
 from sic.errors import SicError
-from sic.methods import Classifier, method
+from sic.methods import SIC, Classifier, method
 
 OF_SOME = (
     *("temperature", "latent", "b", "relu", "loss", "attribution", "neighbours"),
-    *("supports_per_class", "keep_support_images", "inference_supports"),
+    *("supports_per_class", "keep_support_images", "inference_supports", "support_source", "ways"),
 )
 """Settings that mean something to some methods only."""
 FLAGS = {
@@ -35,6 +35,8 @@ def means_something(kind: type[Classifier]) -> set[str]:
         used |= {"supports_per_class", "keep_support_images"}
     if kind.selections:
         used.add("inference_supports")
+    if kind is SIC:
+        used |= {"support_source", "ways"}
     return used
 
 
@@ -45,6 +47,8 @@ def check_method(said: dict[str, Any]) -> None:
     for setting in OF_SOME:
         if setting in said and setting not in means_something(kind):
             raise SicError(f"{flag(setting)} means nothing to --method {name}; leave it out.")
+    if "ways" in said and said.get("support_source") != "n-way":
+        raise SicError("--ways goes with --support-source n-way only; add that, or leave it out.")
     allowed: dict[str, tuple[str, ...]] = {
         "form": kind.forms,
         "loss": kind.losses,

@@ -25,6 +25,7 @@ class ProtoPNetTraining(Training):
     last layer has a fifth to itself, after every prototype has become a part of a training image of its class."""
 
     classifier: ProtoPNet
+    shared = False  # projecting looks at all images, and layers begin and cease to learn
     sources: Tensor
     """Of each prototype: position of its image among the training images, row and column in its feature map, and the
     height and width of that, P×5."""

@@ -22,6 +22,9 @@ from sic.training.of_method import check_method, flag, means_something, method_d
 from sic.training.presets import preset
 
 RecipeName = Literal["scratch", "paper", "bcosify"]
+SupportSource = Literal["exact", "bank", "n-way"]
+"""Of a training step. exact: images of every class, embedded with the queries. bank: remembered latents of every class.
+n-way: images of some classes, embedded with the queries."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "augmentation": get_args(Augmentation),
     "loss": LOSSES,
     "inference_supports": HOW,
+    "support_source": get_args(SupportSource),
 }
 BCOS_TEMPERATURE: dict[RecipeName, float] = {"scratch": 0.1, "bcosify": 0.1}
 """Of the method bcos: outputs of its head are small at first, and would wait for the features to grow."""
@@ -89,6 +93,9 @@ class Settings:
     attribution: str | None = None
     neighbours: int | None = None
     inference_supports: How = "nearest"
+    support_source: SupportSource = "exact"
+    ways: int | None = None
+    """How many classes a step compares with (n-way)."""
     weight_decay: float = 0.0
     balance: bool = False
     """Weigh each class's positives so that they count as much as its negatives (`losses.positive_weights`)."""
@@ -207,6 +214,9 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         augmentation=recipe.augmentation,
     )
     settings = replace(settings, **said)
+    if settings.support_source == "n-way" and settings.ways is None:
+        settings = replace(settings, ways=min(len(data.classes), 2 * settings.batch_size))
+        notes.append(f"{settings.ways} of {len(data.classes)} classes a step")
     temperature = f"T = {settings.temperature:g}, " if "temperature" in kind.options else ""
     notes.append(f"recipe {recipe_name}: {temperature}learning rate {settings.lr:g}, batches of {settings.batch_size}")
     if kind is SIC and recipe_name == "paper" and settings.weights is None:

@@ -1,0 +1,242 @@
+"""What does a training step of SIC cost beside one of a plain network? Both in one run, on the same machine.
+
+    python benchmarks/train_step.py [--backbones resnet50,densenet121,vitc_b] [--plot results/train_step/classes.png]
+
+| key | queries | classes | supports | the plain network sees |
+|---|---|---|---|---|
+| exact_392 | 32 | 120 | 360 images, embedded with the queries | 392 images |
+| exact_92 | 32 | 20 | 60 images, embedded with the queries | 92 images |
+| bank_120 | 256 | 120 | remembered latents | 256 images |
+| bank_1000 | 256 | 1000 | remembered latents | 256 images |
+
+`ratio`: time of a step (forward, backward, AdamW) over that of the plain network; `memory_ratio`: the same of the peak
+of allocated device memory (null on a CPU); bank_1000's `step_ratio`: its time over that with 120 classes. The plain
+network is the backbone as its authors made it, with a linear classifier. On a GPU all is compiled, bf16, channels-last.
+Images are random and on the device: no loader is measured. Writes JSON; the first backbone's figures are at its top.
+`--small`: a dry run on a CPU.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sic import backbones
+from sic.data.images import Preprocessing
+from sic.methods import SIC
+from sic.training.bank import SupportBank
+from sic.training.batches import Batch
+from sic.training.losses import binary_loss
+from sic.training.module import SICTraining
+from sic.training.settings import Settings
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+PER_CLASS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    source: str
+    queries: int
+    classes: int
+
+    @property
+    def images(self) -> int:
+        """That go through the network."""
+        return self.queries + (PER_CLASS * self.classes if self.source == "exact" else 0)
+
+
+CASES = {
+    "exact_392": Case("exact", 32, 120),
+    "exact_92": Case("exact", 32, 20),
+    "bank_120": Case("bank", 256, 120),
+    "bank_1000": Case("bank", 256, 1000),
+}
+SWEEP = (5, 10, 20, 40, 80, 120, 200, 400, 1000)
+"""Numbers of classes for the plot."""
+LARGEST_EXACT = 120
+"""Beyond that the exact step is left out of the plot: it is a straight line."""
+
+
+@dataclass
+class Measured:
+    ms: float
+    first_s: float
+    """The first step, in which everything is compiled."""
+    mib: float | None
+
+
+def one_hot(number: int, classes: int) -> Tensor:
+    return torch.eye(classes)[torch.randint(classes, (number,))].to(DEVICE)
+
+
+def pixels(number: int, size: int) -> Tensor:
+    return torch.randint(256, (number, 3, size, size), dtype=torch.uint8, device=DEVICE)
+
+
+def ours(backbone: str, case: Case, size: int, compiled: bool) -> tuple[nn.Module, Callable[[], Tensor]]:
+    """The module as `sic train` would make it, and the loss of its step."""
+    images = 20 * case.classes
+    network = backbones.create(backbone)
+    classifier = SIC(network, case.classes, PER_CLASS * case.classes)
+    settings = Settings(
+        backbone, Preprocessing(size, size), 1, 1e-4, 30.0, case.queries, "paper", "none",
+        support_source=case.source, compiled=compiled,  # type: ignore[arg-type]
+    )  # fmt: skip
+    candidates = {label: list(range(20 * label, 20 * label + 20)) for label in range(case.classes)}
+    module = SICTraining(classifier, settings, candidates, multi_label=False).to(DEVICE).train()
+    module.steps_per_epoch = 1
+    supports = case.images - case.queries
+    labels = torch.arange(case.classes, device=DEVICE).repeat_interleave(PER_CLASS)[:supports]
+    rows = torch.randperm(images, device=DEVICE)[: case.queries]
+    targets = torch.eye(case.classes, device=DEVICE)[rows // 20]
+    batch = Batch(
+        pixels(case.queries, size), None, rows, targets, pixels(supports, size),
+        torch.eye(case.classes, device=DEVICE)[labels], labels,
+    )  # fmt: skip
+    if case.source == "bank":
+        module.bank = SupportBank(torch.rand(images, 128, device=DEVICE), candidates, PER_CLASS, 0)
+    return module, lambda: module.training_step(batch, 1)
+
+
+def plain(backbone: str, case: Case, size: int, compiled: bool) -> tuple[nn.Module, Callable[[], Tensor]]:
+    """The conventional network with as many images, and its loss."""
+    network = backbones.create(backbone, "conventional")
+    network.compiled = compiled
+    module = nn.Sequential(network, nn.Linear(network.features, case.classes))
+    module = module.to(DEVICE, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    images, targets = pixels(case.images, size), one_hot(case.images, case.classes)
+
+    def loss() -> Tensor:
+        prepared = (images.float() / 255).contiguous(memory_format=torch.channels_last)
+        return binary_loss(module(prepared).float(), targets)
+
+    return module, loss
+
+
+def measured(make: Callable[[], tuple[nn.Module, Callable[[], Tensor]]], steps: int) -> Measured:
+    torch.manual_seed(0)
+    module, loss = make()
+    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-4, weight_decay=0)
+    times = []
+    for step in range(steps + 3):
+        if step == 2 and DEVICE == "cuda":  # after the first, which compiles and searches
+            torch.cuda.reset_peak_memory_stats()
+        _wait()
+        began = time.perf_counter()
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):
+            value = loss()
+        optimiser.zero_grad(set_to_none=True)
+        value.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        _wait()
+        times.append(time.perf_counter() - began)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if DEVICE == "cuda" else None
+    del module, loss, optimiser, value
+    gc.collect()
+    torch.compiler.reset()
+    if DEVICE == "cuda":
+        torch.cuda.empty_cache()
+    return Measured(1000 * statistics.median(times[3:]), times[0], peak)
+
+
+def _wait() -> None:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def compared(backbone: str, size: int, compiled: bool, steps: int) -> dict[str, Any]:
+    """The figures of one backbone, case by case."""
+    result: dict[str, Any] = {}
+    for name, case in CASES.items():
+        first = measured(lambda case=case: ours(backbone, case, size, compiled), steps)  # type: ignore[misc]
+        second = measured(lambda case=case: plain(backbone, case, size, compiled), steps)  # type: ignore[misc]
+        result[name] = {
+            "ratio": first.ms / second.ms,
+            "memory_ratio": None if first.mib is None or second.mib is None else first.mib / second.mib,
+            "queries_per_s": 1000 * case.queries / first.ms,
+            "ms": first.ms,
+            "plain_ms": second.ms,
+            "mib": first.mib,
+            "plain_mib": second.mib,
+            "first_step_s": first.first_s,
+            "plain_first_step_s": second.first_s,
+        }
+        if name == "bank_1000":
+            result[name]["step_ratio"] = first.ms / result["bank_120"]["ms"]
+        print(backbone, name, json.dumps(result[name]), flush=True)
+    return result
+
+
+def sweep(backbone: str, size: int, steps: int) -> dict[str, dict[int, float]]:
+    """Milliseconds of a step with 32 queries by the number of classes, uncompiled (each shape would be compiled)."""
+    found: dict[str, dict[int, float]] = {"exact": {}, "bank": {}}
+    for source, times in found.items():
+        for classes in SWEEP:
+            if source == "bank" or classes <= LARGEST_EXACT:
+                case = Case(source, 32, classes)
+                times[classes] = measured(lambda case=case: ours(backbone, case, size, False), steps).ms  # type: ignore[misc]
+                print(backbone, source, classes, times[classes], flush=True)
+    return found
+
+
+def draw(found: dict[str, dict[int, float]], backbone: str, file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+    names = {"exact": "exact: 3 images of every class are embedded", "bank": "bank: latents are remembered"}
+    for (source, times), marker in zip(found.items(), "os", strict=True):
+        axes.plot(list(times), list(times.values()), marker=marker, label=names[source])
+    axes.set(xscale="log", xlabel="classes", ylabel="ms", title=f"A training step with 32 queries, {backbone}")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="center right")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbones", default="resnet50")
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--no-compile", dest="compiled", action="store_false")
+    parser.add_argument("--small", action="store_true", help="a dry run: small network, small images, three steps")
+    parser.add_argument("--plot", type=Path, help="also draw the cost by the number of classes, of the first backbone")
+    parser.add_argument("--out", type=Path, default=Path("results/train_step/train_step.json"))
+    arguments = parser.parse_args()
+    if arguments.small:
+        arguments.backbones, arguments.size, arguments.steps, arguments.compiled = "resnet_tiny", 32, 3, False
+    torch.backends.cudnn.benchmark = True
+    first, *others = arguments.backbones.split(",")
+    compiled = arguments.compiled and DEVICE == "cuda"
+    content: dict[str, Any] = {
+        "command": " ".join(["python", *sys.argv]),
+        "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "compiled": compiled,
+        "backbone": first,
+        "size": arguments.size,
+        **compared(first, arguments.size, compiled, arguments.steps),
+    }
+    content["others"] = {name: compared(name, arguments.size, compiled, arguments.steps) for name in others}
+    if arguments.plot is not None:
+        content["classes"] = sweep(first, arguments.size, arguments.steps)
+        draw(content["classes"], first, arguments.plot)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

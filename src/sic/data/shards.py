@@ -1,0 +1,119 @@
+"""Tar files of images and labels as WebDataset has them: `7.jpg` beside `7.cls` or `7.json`, thousands in a shard.
+
+Nothing is unpacked. Each shard is looked through once, header by header, for where its images begin.
+"""
+
+import json
+import re
+import tarfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from sic.data.dataset import ImageData, Sample, Skipped, require_training_images
+from sic.data.folders import SPLITS
+from sic.data.images import DICOM_SUFFIXES, SUFFIXES
+from sic.data.members import member_path
+from sic.errors import SicError
+
+NAMES = ("classes.txt", "classnames.txt")
+"""Where the names of numbered classes may be, one a line."""
+KEYS = ("labels", "label", "cls", "class")
+"""What labels may be called in JSON; the first that is there counts."""
+
+
+def is_shards(root: Path) -> bool:
+    """Whether there are tar files, in the folder or in those of its splits, and no other folders."""
+    folders = [entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    return bool(_shards(root)) and all(folder.name.lower() in SPLITS for folder in folders)
+
+
+def _shards(root: Path) -> list[Path]:
+    return sorted([*root.glob("*.tar"), *root.glob("*/*.tar")])
+
+
+def open_shards(root: Path) -> ImageData:
+    """Read the tables of contents. A shard belongs to the split that its name or its folder's says, else to train."""
+    skipped = [Skipped(file.name, "compressed: its images cannot be found without unpacking") for file in _packed(root)]
+    found: dict[str, list[tuple[str, Path, list[Any]]]] = defaultdict(list)
+    for shard in _shards(root):
+        found[_split(shard.relative_to(root))] += _contents(shard, root, skipped)
+    names = _names(root, {value for samples in found.values() for _, _, labels in samples for value in labels})
+    classes = tuple(dict.fromkeys(names.values()))
+    label = {value: classes.index(name) for value, name in names.items()}
+    splits = {
+        split: [Sample(id, path, tuple(sorted({label[value] for value in labels}))) for id, path, labels in samples]
+        for split, samples in found.items()
+    }
+    several = any(len(sample.labels) > 1 for samples in splits.values() for sample in samples)
+    data = ImageData(
+        root.resolve().name, root, "tar shards", classes, splits, "multi" if several else "single", skipped
+    )
+    return require_training_images(data)
+
+
+def _packed(root: Path) -> list[Path]:
+    return sorted(file for pattern in ("*.tar.gz", "*.tgz", "*/*.tar.gz", "*/*.tgz") for file in root.glob(pattern))
+
+
+def _split(shard: Path) -> str:
+    """
+    >>> _split(Path("imagenet-val-0003.tar")), _split(Path("test/7.tar")), _split(Path("0.tar"))
+    ('val', 'test', 'train')
+    """
+    words = re.split(r"[^a-z]+", shard.as_posix().lower())
+    return next((SPLITS[word] for word in words if word in SPLITS), "train")
+
+
+def _contents(shard: Path, root: Path, skipped: list[Skipped]) -> list[tuple[str, Path, list[Any]]]:
+    """Id, path and labels of every image of a shard."""
+    name = shard.relative_to(root).as_posix()
+    images: dict[str, tuple[str, Path]] = {}
+    labels: dict[str, list[Any]] = {}
+    try:
+        with tarfile.open(shard, "r:") as tar:
+            for member in tar:
+                if not member.isreg():
+                    continue
+                folder, _, file = member.name.rpartition("/")
+                stem, _, ending = file.partition(".")
+                key, suffix = f"{folder}/{stem}", f".{ending.lower()}"
+                if suffix in SUFFIXES - DICOM_SUFFIXES:
+                    path = member_path(shard, member.name, member.offset_data, member.size)
+                    images[key] = f"{name}/{member.name}", path
+                elif suffix in (".cls", ".json"):
+                    content = tar.extractfile(member)
+                    assert content is not None
+                    labels[key] = _labels(content.read(), suffix)
+                else:
+                    skipped.append(Skipped(f"{name}/{member.name}", "neither an image nor .cls nor .json by its name"))
+    except (tarfile.TarError, EOFError, OSError) as error:
+        skipped.append(Skipped(name, f"cannot be read to its end ({error})"))
+    for key in sorted(images):
+        if not labels.get(key):
+            skipped.append(Skipped(images[key][0], "no label beside it, in .cls or in .json"))
+    return [(*images[key], labels[key]) for key in images if labels.get(key)]
+
+
+def _labels(content: bytes, suffix: str) -> list[Any]:
+    """Numbers or names; empty where there is none."""
+    text = content.decode(errors="replace").strip()
+    if suffix == ".cls":
+        return [int(text) if re.fullmatch(r"\d+", text) else text] if text else []
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return []
+    value = next((said[key] for key in KEYS if key in said), None) if isinstance(said, dict) else said
+    return [one for one in (value if isinstance(value, list) else [value]) if type(one) in (int, str) and one != ""]
+
+
+def _names(root: Path, values: set[Any]) -> dict[Any, str]:
+    """The class that each label means, in the order of the classes: of their numbers, or of their names."""
+    file = next((root / name for name in NAMES if (root / name).is_file()), None)
+    if file is None or not all(isinstance(value, int) for value in values):
+        return {value: str(value) for value in sorted(values, key=lambda value: (str(type(value)), value))}
+    listed = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    if max(values) >= len(listed) or len(set(listed)) < len(listed):
+        raise SicError(f"{file} must have a line of its own for each class, and there are classes up to {max(values)}.")
+    return dict(enumerate(listed))

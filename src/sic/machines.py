@@ -1,0 +1,31 @@
+"""The devices and machines that train one model, and which of their processes this is."""
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machines:
+    """How many devices on how many machines, one process each."""
+
+    devices: int = 1
+    nodes: int = 1
+
+    @property
+    def processes(self) -> int:
+        return self.devices * self.nodes
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among all, known from its environment before they have found each other."""
+        if self.processes == 1:
+            return 0
+        for name in ("RANK", "SLURM_PROCID"):  # torchrun's and SLURM's
+            if name in os.environ:
+                return int(os.environ[name])
+        return int(os.environ.get("NODE_RANK", 0)) * self.devices + int(os.environ.get("LOCAL_RANK", 0))
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and talks."""
+        return self.rank == 0
