@@ -25,6 +25,12 @@ def test_the_fairest_images_at_hand() -> None:
     assert held_out(data(train=[ONE, TWO]), classes) == HeldOut("images of birds", SEEN, [ONE, TWO])
 
 
+def test_validation_images_that_nothing_was_chosen_on_are_a_fair_test() -> None:
+    found = held_out(data(train=[ONE], val=[TWO]), ["a", "b", "c"], ["1"])  # the run held the first one out itself
+    assert found == HeldOut("validation images of birds", None, [TWO])
+    assert held_out(data(train=[ONE], val=[TWO]), ["a", "b", "c"], ["2"]).caution == CHOSEN_ON
+
+
 def test_labels_are_the_models() -> None:
     (only,) = held_out(data(test=[ONE, TWO]), ["c", "b"]).samples  # the model does not know what the first one shows
     assert only.labels == (0,) and [box.label for box in only.boxes] == [1, 0]

@@ -259,6 +259,17 @@ def test_start_from_another_model(bird_folders: Path, fitted: Path, tmp_path: Pa
         fit(data, replace(settings, backbone="resnet_small"), tmp_path / "third")
 
 
+def test_validation_images_can_be_kept_for_the_test(bird_folders: Path, tmp_path: Path) -> None:
+    data = sic.data.open(bird_folders)
+    everyone = data.splits["train"]
+    data = replace(data, splits={"train": everyone[::2], "val": everyone[1::2]})
+    held = fit(data, small(data, epochs=1, hold_out=True), tmp_path / "m", workers=0)
+    assert [sample.id for sample in held["test"]] == [sample.id for sample in everyone[1::2]]
+    assert {sample.id for sample in held["validation"]} < {sample.id for sample in everyone[::2]}
+    record = read_run(tmp_path / "m")
+    assert not {*record["train"], *record["validation"]} & {sample.id for sample in everyone[1::2]}
+
+
 def test_a_run_is_not_overwritten(bird_folders: Path, fitted: Path) -> None:
     data = sic.data.open(bird_folders)
     before = {file: file.stat().st_mtime_ns for file in fitted.rglob("*")}

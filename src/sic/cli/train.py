@@ -104,6 +104,13 @@ def train(
     b: Annotated[float | None, typer.Option("--b", min=1, help="B of the B-cos units.")] = None,
     augmentation: Annotated[str | None, typer.Option(help="none, affine, photo or xray.")] = None,
     validation: Annotated[float | None, typer.Option(min=0.01, max=0.9, help="Share held out.")] = None,
+    hold_out: Annotated[
+        bool | None,
+        typer.Option(
+            "--hold-out/--no-hold-out",
+            help="Choose the epoch on held-out training images, and measure on the data's own validation images.",
+        ),
+    ] = None,
     balance: Annotated[
         bool | None,
         typer.Option("--balance/--no-balance", help="Rare classes: positives weigh as much as negatives."),
@@ -153,6 +160,7 @@ def train(
         "b": b,
         "augmentation": augmentation,
         "validation": validation,
+        "hold_out": hold_out,
         "balance": balance,
         "allow_leaks": allow_leaks,
         "compiled": compile,

@@ -22,13 +22,19 @@ class HeldOut:
 
 
 def held_out(data: ImageData, classes: Sequence[str], validation: Sequence[str] = ()) -> HeldOut:
-    """Test images; else validation images (`validation`: ids that the training held out itself); else all there are."""
+    """Test images; else validation images; else all there are.
+
+    `validation`: ids that the model was chosen on. Where those are training images that it held out itself, the data's
+    own validation images are as good as test images.
+    """
     known = set(validation)
     everything = [sample for samples in data.splits.values() for sample in samples]
     own = [sample for sample in everything if sample.id in known]
+    val = data.splits.get("val", [])
+    unseen = bool(val and own) and not any(sample.id in known for sample in val)
     choices = [
         ("test images", None, data.splits.get("test", [])),
-        ("validation images", CHOSEN_ON, data.splits.get("val", []) or own),
+        ("validation images", None if unseen else CHOSEN_ON, val or own),
         ("images", SEEN, everything),
     ]
     name, caution, samples = next(choice for choice in choices if choice[2])

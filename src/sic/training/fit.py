@@ -5,7 +5,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,9 @@ def fit(
     workers = loader_workers() if workers is None else workers
     if not resume and machines.first and (folder / RUN).is_file():
         raise SicError(f"{folder} already holds a run; continue it with --resume, or choose another --out.")
+    if settings.hold_out and "val" in data.splits:
+        unseen = data.splits.get("test", []) + data.splits["val"]
+        data = replace(data, splits={"train": data.splits["train"], "test": unseen})
     _set_up_libraries(settings.seed)
     folder.mkdir(parents=True, exist_ok=True)
     cache = folder / ("pixels.bin" if machines.first else f"pixels-{machines.rank}.bin")

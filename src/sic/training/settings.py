@@ -99,6 +99,8 @@ class Settings:
     weight_decay: float = 0.0
     balance: bool = False
     """Weigh each class's positives so that they count as much as its negatives (`losses.positive_weights`)."""
+    hold_out: bool = False
+    """Hold validation images out of the training images although the data has its own: these are a fair test then."""
     allow_leaks: bool = False
     """Train although pictures or groups that are trained on are also measured on."""
     compiled: bool = False
