@@ -91,28 +91,13 @@ def open_suite(
     command: str,
 ) -> "Suite":
     """The model in front of the images named, or its own; what cannot be read is said and left out."""
-    from dataclasses import replace
-
     from sic.cli.files import image_files
-    from sic.cli.own_data import open_data
-    from sic.directory import RUN, read_run
-    from sic.evaluate.held_out import held_out, spread
+    from sic.cli.own_data import judging_images, open_data
     from sic.evaluate.outputs import readable, view_batches
     from sic.evaluate.suite import Subject, Suite
 
     opened = open_data(folder, data, model.config.data, talker, command)
-    run: dict[str, Any] = read_run(folder) if (folder / RUN).is_file() else {}
-    where = run.get("data", {}).get("opened_with", {}).get("where")
-    own = where in (opened.opened_with["where"], str(opened.root.resolve()))
-    images = held_out(opened, model.classes, run.get("validation", []) if own else [])
-    few = [images.samples[row] for row in spread(len(images.samples), limit)]
-    good, bad = readable([sample.path for sample in few])
-    for file, reason in bad:
-        talker.warn(f"Skipped {file}: {reason}.")
-    usable = set(good)
-    images = replace(images, samples=[sample for sample in few if sample.path in usable])
-    if not images.samples:
-        raise SicError(f"None of the {images.name} can be read.")
+    images = judging_images(folder, opened, model.classes, limit, talker)
     if images.caution is not None:
         talker.warn(images.caution)
     config = model.config

@@ -8,6 +8,7 @@ from sic.errors import SicError
 
 if TYPE_CHECKING:
     from sic.data.dataset import ImageData
+    from sic.evaluate.held_out import HeldOut
 
 
 def open_data(model: Path, data: str | None, card: dict[str, Any], talker: Talker, command: str) -> "ImageData":
@@ -42,3 +43,28 @@ def open_data(model: Path, data: str | None, card: dict[str, Any], talker: Talke
             raise
         talker.warn(f"{model} was trained on images cut to their boxes; those in {data} are taken as they are.")
         return sic.data.open(data, progress)
+
+
+def judging_images(
+    model: Path, opened: "ImageData", classes: list[str], limit: int | None, talker: Talker
+) -> "HeldOut":
+    """The fairest images of `opened` to judge the model by, at most `limit`; unreadable ones are said and left out."""
+    from dataclasses import replace
+
+    from sic.directory import RUN, read_run
+    from sic.evaluate.held_out import held_out, spread
+    from sic.evaluate.outputs import readable
+
+    run: dict[str, Any] = read_run(model) if (model / RUN).is_file() else {}
+    where = run.get("data", {}).get("opened_with", {}).get("where")
+    own = where in (opened.opened_with["where"], str(opened.root.resolve()))
+    images = held_out(opened, classes, run.get("validation", []) if own else [])
+    few = [images.samples[row] for row in spread(len(images.samples), limit)]
+    good, bad = readable([sample.path for sample in few])
+    for file, reason in bad:
+        talker.warn(f"Skipped {file}: {reason}.")
+    usable = set(good)
+    images = replace(images, samples=[sample for sample in few if sample.path in usable])
+    if not images.samples:
+        raise SicError(f"None of the {images.name} can be read.")
+    return images

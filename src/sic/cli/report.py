@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -92,12 +92,7 @@ def _formats(given: str) -> list[str]:
 
 def _trial(model: "Model", folder: Path, data: str | None, limit: int | None, talker: Talker) -> "Trial | None":
     """The model's answers to the images named, or to its own; None where its own are not at hand."""
-    from dataclasses import replace
-
-    from sic.cli.own_data import open_data
-    from sic.directory import RUN, read_run
-    from sic.evaluate.held_out import held_out, spread
-    from sic.evaluate.outputs import readable
+    from sic.cli.own_data import judging_images, open_data
     from sic.report import attempt
 
     try:
@@ -107,16 +102,6 @@ def _trial(model: "Model", folder: Path, data: str | None, limit: int | None, ta
             raise
         talker.warn(f"{error} The page is made without test images.")
         return None
-    run: dict[str, Any] = read_run(folder) if (folder / RUN).is_file() else {}
-    own = run.get("data", {}).get("opened_with", {}).get("where") == opened.opened_with["where"]
-    images = held_out(opened, model.classes, run.get("validation", []) if own else [])
-    samples = [images.samples[row] for row in spread(len(images.samples), limit)]
-    good, bad = readable([sample.path for sample in samples])
-    for file, reason in bad:
-        talker.warn(f"Skipped {file}: {reason}.")
-    usable = set(good)
-    images = replace(images, samples=[sample for sample in samples if sample.path in usable])
-    if not images.samples:
-        raise SicError(f"None of the {images.name} can be read.")
+    images = judging_images(folder, opened, model.classes, limit, talker)
     talker.say(f"Trying the model on {len(images.samples)} {images.name}.")
     return attempt(model, images)

@@ -126,8 +126,3 @@ def probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
     """n×C in float64; sigmoids, unless the classifier says otherwise."""
     own = getattr(classifier, "probabilities", torch.sigmoid)
     return own(logits.double())
-
-
-def odds(probabilities: Tensor) -> Tensor:
-    """`log p / (1 - p)`: 0 means 50 %, whatever the probabilities were made of."""
-    return torch.logit(probabilities, eps=1e-15)

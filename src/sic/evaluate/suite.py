@@ -17,9 +17,9 @@ from sic.evaluate.faithfulness import deletion_insertion, randomisation, stabili
 from sic.evaluate.funnybirds import funnybirds
 from sic.evaluate.held_out import HeldOut, spread
 from sic.evaluate.localisation import box_pointing_game, grid_pointing_game
-from sic.evaluate.outputs import Watch, logits, nobody, odds, probabilities, view_batches
+from sic.evaluate.outputs import Watch, logits, nobody, probabilities, view_batches
 from sic.evaluate.unfamiliar import blurred_noise, drawn_birds, noise, unfamiliar
-from sic.methods import Classifier
+from sic.methods import Classifier, odds
 
 PROTOCOLS = ("accuracy", "funnybirds", "localisation", "faithfulness", "unfamiliar")
 MOST = {"faithfulness": 32, "boxes": 500, "grids": 32, "strangers": 200}

@@ -114,7 +114,7 @@ def _difference(module: Answering, run: Run, size: int) -> float:
         for one, other in zip(run(images), expected, strict=True):
             scale = other.abs().max().clamp_min(1e-12)
             gap = (one - other).abs().max() / scale if one.shape == other.shape else torch.tensor(torch.inf)
-            largest = max(largest, float(gap.nan_to_num(torch.inf)))
+            largest = max(largest, gap.nan_to_num(torch.inf).item())
     return largest
 
 
