@@ -45,7 +45,8 @@ def demo(
         f"Removing the part that contributes most lowers the score in {removal['lowered']:.0%} of the test images, by "
         f"{removal['mean_drop']:.1f} on average (a random part: {removal['random_lowered']:.0%}, by "
         f"{removal['random_mean_drop']:.1f}).\n\n"
-        f"Open {result['figures_drawn'][0]} to see why the model answered what it answered.",
+        f"Open {result['figures_drawn'][0]} to see why the model answered what it answered.\n"
+        f"The whole model on one page: sic report {result['model']}; in the browser: sic serve {result['model']}",
         markup=False,
     )
 
