@@ -196,9 +196,20 @@ def test_a_large_error_is_a_warning(sure: SIC) -> None:
     assert "was checked: pixels and bias add up to the score to within 0.0" in explanation.text
     assert "Warning" not in explanation.text
     broken = explanation.classes[0].contributions
-    broken.constant = broken.constant + 3
+    broken.value = broken.value + 3
     assert explanation.text.endswith("Warning: pixels and bias do not add up to the score (they miss it by 3).")
     assert "Checked" not in explanation.text
+
+
+def test_what_has_no_pixel_is_said(sure: SIC) -> None:
+    explanation = explained(sure, [0])
+    assert "positions" not in explanation.text
+    part = explanation.classes[0]
+    evidence = sum(case.evidence for case in part.cases)
+    part.contributions.constant = part.contributions.constant + evidence / 4
+    part.contributions.maps = part.contributions.maps * 0.75  # the rest of the evidence
+    assert f"{evidence / 4:.2f} of the evidence ({percent(0.25)}) has no pixel" in explanation.text
+    assert "pixels, positions and bias add up to the score" in explanation.text
 
 
 @pytest.mark.parametrize(
@@ -210,7 +221,8 @@ def test_the_error_is_at_most_what_is_said(sure: SIC, error: float, words: str |
     part = explanation.classes[0]
     zero = torch.zeros((), dtype=torch.double)
     maps = torch.zeros(SIZE, SIZE, dtype=torch.double)
-    part.contributions = Contributions(maps, part.contributions.weights, zero + error, zero)
+    bias = zero + explanation.bias
+    part.contributions = Contributions(maps, part.contributions.weights, bias + error, bias)
     expected = "Warning:" if words is None else f"was checked: pixels and bias add up to the score to within {words}."
     assert expected in explanation.text
 

@@ -63,7 +63,7 @@ def read(explanation: Explanation) -> str:
         else:
             sentences += [*_other_method(explained, explanation.method), _where(explained.contributions.maps)]
     complete = METHODS[explanation.method].complete
-    return " ".join([*sentences, _checked(explanation.residual) if complete else _missing(explanation.residual)])
+    return " ".join([*sentences, _checked(explanation) if complete else _missing(explanation.residual)])
 
 
 def within(residual: float) -> str | None:
@@ -76,12 +76,15 @@ def within(residual: float) -> str | None:
     return None if digits is None else f"{10.0**-digits:.{digits}f}"
 
 
-def _checked(residual: float) -> str:
+def _checked(explanation: Explanation) -> str:
     """Whether the parts add up."""
+    apart = any(abs(_elsewhere(explained, explanation.bias)) >= VISIBLE for explained in explanation.classes)
+    parts = "pixels, positions and bias" if apart else "pixels and bias"
+    residual = explanation.residual
     error = within(residual)
     if error is None:
-        return f"Warning: pixels and bias do not add up to the score (they miss it by {residual:.2g})."
-    return f"The arithmetic (not the answer) was checked: pixels and bias add up to the score to within {error}."
+        return f"Warning: {parts} do not add up to the score (they miss it by {residual:.2g})."
+    return f"The arithmetic (not the answer) was checked: {parts} add up to the score to within {error}."
 
 
 def _missing(residual: float) -> str:
@@ -103,6 +106,15 @@ def _other_method(explained: ClassExplanation, method: str) -> list[str]:
     return sentences
 
 
+VISIBLE = 0.005
+"""What two decimals show."""
+
+
+def _elsewhere(explained: ClassExplanation, bias: float) -> float:
+    """The part of the evidence that no pixel has: a transformer's positional code."""
+    return explained.contributions.constant.item() - bias
+
+
 def _class_sentences(explained: ClassExplanation, bias: float) -> list[str]:
     ranked = sorted(explained.cases, key=lambda case: -case.evidence)
     parts = " + ".join(f"{case.evidence:.2f}" for case in ranked)
@@ -113,6 +125,12 @@ def _class_sentences(explained: ClassExplanation, bias: float) -> list[str]:
         f"The most similar {'of them ' if len(ranked) > 1 else ''}is {ranked[0].support.source}.",
         _where(explained.contributions.maps),
     ]
+    elsewhere = _elsewhere(explained, bias)
+    if abs(elsewhere) >= VISIBLE:
+        share = percent(abs(elsewhere) / max(sum(case.evidence for case in ranked), 1e-12))
+        sentences.append(
+            f"{elsewhere:.2f} of the evidence ({share}) has no pixel: it comes from the transformer's positions."
+        )
     for case in ranked:
         negative = 0.0 if case.own is None else negative_share(case.own.maps).item()
         if negative > TOO_MUCH_NEGATIVE:
