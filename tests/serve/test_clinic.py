@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import sic
+from sic.clinic import Edit
 from tests.serve.conftest import Served
 
 CLINIC = "/api/v1/clinic"
@@ -66,6 +67,29 @@ def test_drop_and_undo(own_copy: Served) -> None:
         assert restored["can_undo"] == 0 and restored["history"][0]["undone"]
         assert client.post("/api/v1/predict", files={"image": image}).json() == answer
         assert client.post(f"{CLINIC}/undo", json={}).status_code == 422
+
+
+def test_edits_from_elsewhere_are_taken_over(own_copy: Served) -> None:
+    """`sic supports` in a terminal while the server runs: it must not go on with cases that were taken out."""
+    with own_copy.client() as client:
+        first = opened(client)["supports"]
+        sic.Clinic(own_copy.folder).apply(Edit.drop(0))
+        left = [one["source"] for one in client.get("/api/v1/supports").json()["supports"]]
+        assert left == [one["source"] for one in first][1:]
+        told = client.post("/api/v1/predict", files={"image": own_copy.image.read_bytes()}).json()["images"][0]
+        assert told["probabilities"] == pytest.approx(sic.load(own_copy.folder).predict(own_copy.image).probabilities)
+        assert client.get(CLINIC).json()["state"] == "closed"
+        assert [one["source"] for one in opened(client)["supports"]] == left
+        assert client.post(f"{CLINIC}/undo", json={}).json()["added"] == [first[0]["source"]]
+
+
+def test_another_model_in_its_place_is_refused(own_copy: Served) -> None:
+    with own_copy.client() as client:
+        model = sic.load(own_copy.folder)
+        next(model.sic.encoder.parameters()).data.mul_(2)
+        model.save(own_copy.folder)
+        refused = client.get("/api/v1/supports")
+        assert refused.status_code == 409 and "start sic serve again" in refused.json()["error"]
 
 
 def test_replace_pin_and_reselect(own_copy: Served) -> None:

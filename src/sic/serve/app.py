@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from importlib import resources
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.responses import Response
 
 from sic.serve import api_clinic, api_images, api_server, api_supports, api_tests
@@ -38,7 +38,12 @@ def create_app(
         yield
         worker.close()
 
+    async def current() -> None:
+        if desk.outdated:
+            await worker.run(lambda _: desk.catch_up())
+
     app = FastAPI(
+        dependencies=[Depends(current)],
         title="sic",
         version=__version__,
         description="Classification that can be checked: every score is a sum of similarities to training images.",

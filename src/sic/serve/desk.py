@@ -5,12 +5,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from sic.clinic import Clinic, Edit, Outcome
 from sic.clinic.history import standing
 from sic.clinic.outcome import figures
 from sic.data.dataset import Sample
+from sic.directory import CONFIG
 from sic.errors import SicError
-from sic.model import Model
+from sic.model import Model, load
 from sic.serve.engine import Engine
 from sic.serve.limits import Refused
 
@@ -28,6 +31,31 @@ class Desk:
         self.done, self.total = 0, 0
         self._clinic: Clinic | None = None
         self._samples: dict[str, Sample] = {}
+        self._known = self._stamp()
+
+    def _stamp(self) -> tuple[int, int]:
+        """Changes whenever the model directory is written."""
+        about = (self.folder / CONFIG).stat()
+        return about.st_mtime_ns, about.st_ino
+
+    @property
+    def outdated(self) -> bool:
+        """Whether somebody else, such as `sic supports`, has changed the model since."""
+        return self._stamp() != self._known
+
+    def catch_up(self) -> None:
+        """Go on with the supports that the model has on disk."""
+        stamp = self._stamp()
+        if stamp == self._known:
+            return
+        model = load(self.folder, self.engine.model.device)
+        before, now = self.engine.classifier.encoder.state_dict(), model.sic.encoder.state_dict()
+        if before.keys() != now.keys() or not all(torch.equal(before[name], now[name]) for name in now):
+            raise Refused(409, "There is another model in this place now; start sic serve again.")
+        self.engine.use(model)
+        if self.state == "open":
+            self._clinic, self.state = None, "closed"
+        self._known = stamp
 
     def open(self) -> None:
         """Begin to open it, in a thread of its own: answers about images need not wait for that."""
@@ -107,6 +135,7 @@ class Desk:
 
     def _changed(self, outcome: Outcome) -> dict[str, Any]:
         self.engine.use(Model(self.clinic.examined.model))
+        self._known = self._stamp()
         return asdict(outcome)
 
     def _same(self, edit: Edit, source: str | None) -> None:
