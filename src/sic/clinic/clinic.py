@@ -125,6 +125,8 @@ class Clinic:
         """Take back the last edits that stand."""
         records = self.history()
         last = standing(records)[-steps:]
+        if not last:
+            raise SicError(f"There is nothing to take back: the supports of {self.folder} are as training chose them.")
         if steps < 1 or len(last) < steps:
             raise SicError(f"{self.folder} has {len(standing(records))} edits that can be taken back, not {steps}.")
         cases = self.examined.cases

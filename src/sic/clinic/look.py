@@ -64,6 +64,8 @@ def describe(examined: Examined) -> list[SupportInfo]:
             winners = evidence[answered[:, label]][:, own].argmax(dim=1)
             strongest[own] = winners.bincount(minlength=len(own))
     shows = split_targets(targets(samples, len(examined.classes)))[0].bool()
+    if examined.model.config.task == "single":  # a bird that lacks parts could be any of several: it tells nothing here
+        shows &= shows.sum(dim=1, keepdim=True) == 1
     training = {sample.id: sample for sample in examined.splits["train"]}
     result = []
     for index, case in enumerate(examined.cases):

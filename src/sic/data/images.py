@@ -1,5 +1,6 @@
 """From an image file, as people have them, to upright 8-bit RGB; and from there to what the model sees."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,6 +40,8 @@ SUFFIXES = DICOM_SUFFIXES | frozenset(
     ]
 )
 Pixels = NDArray[np.uint8]
+# Scanners and microscopes make images that Pillow warns of; twice as many pixels it refuses, and we say so.
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 LONGEST = 4
 """Times as long as wide: beyond that the ends are cut off, where a picture is cropped."""
 
