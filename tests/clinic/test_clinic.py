@@ -163,6 +163,25 @@ def test_history_is_kept_with_the_model(model: Path) -> None:
     assert all(entry["undone"] for entry in json.loads((model / "config.json").read_text())["edits"])
 
 
+def test_an_image_can_be_added_and_dropped_again(model: Path) -> None:
+    """A wrong one is found; dropping it leads back to the very same supports."""
+    clinic = Clinic(model)
+    before, weights = clinic.list(), (model / "model.safetensors").read_bytes()
+    with pytest.raises(sic.SicError, match="shows red, not yellow; --force"):
+        clinic.preview(Edit.add("yellow", "red/11.png"))
+    with pytest.raises(sic.SicError, match="is a support of yellow already"):
+        clinic.preview(Edit.add("yellow", before[6].source))
+    outcome = clinic.apply(Edit.add("yellow", "red/11.png", force=True))
+    assert outcome.added == ["red/11.png"] and outcome.removed == []
+    assert [info.source for info in clinic.list()] == [*(info.source for info in before), "red/11.png"]
+    told = sic.load(model)
+    assert told.supports[-1].source == "red/11.png" and len(told.sic.support_vectors) == len(before) + 1
+    assert any(finding.title == "A support of the wrong class" for finding in clinic.diagnose())
+    dropped = clinic.apply(Edit.drop("red/11.png"))
+    assert dropped.after == outcome.before
+    assert clinic.list() == before and (model / "model.safetensors").read_bytes() == weights
+
+
 def test_an_untouched_class_is_selected_as_training_did(model: Path) -> None:
     clinic = Clinic(model)
     for name in ("blue", "green", "red"):  # for yellow two choices are equally good

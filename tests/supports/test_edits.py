@@ -8,7 +8,7 @@ CASES = [Case(0, "a.png"), Case(0, "b.png", True), Case(2, "a.png")]
 
 def test_an_edit_says_what_it_lacks() -> None:
     for wrong, words in (
-        ({"action": "shuffle"}, "no edit 'shuffle'; there are drop, replace, pin, unpin, reselect"),
+        ({"action": "shuffle"}, "no edit 'shuffle'; there are drop, add, replace, pin, unpin, reselect"),
         ({"action": "drop"}, "To drop, say which support"),
         ({"action": "replace", "support": 1}, "To replace, say which image"),
         ({"action": "reselect"}, "To reselect, say which class"),

@@ -120,6 +120,22 @@ def drop(
     _edit(context, Edit.drop(support), preview, data, json)
 
 
+@app.command("add")
+def add(
+    context: typer.Context,
+    label: Annotated[str, typer.Argument(metavar="CLASS", help="The class that it is to stand for.")],
+    image: Annotated[str, typer.Argument(help="A training image: its id, as in list, or its path.")],
+    force: Annotated[bool, typer.Option("--force", help="Even if the image shows another class.")] = False,
+    preview: Preview = False,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Let one more training image stand for a class."""
+    from sic.clinic import Edit
+
+    _edit(context, Edit.add(label, image, force), preview, data, json)
+
+
 @app.command("replace")
 def replace(
     context: typer.Context,

@@ -22,6 +22,10 @@ def plan(edit: Edit, examined: Examined, material: Material, unwanted: set[tuple
         label = class_index(examined.classes, str(edit.label))
         chosen = _selected(label, [case for case in cases if case.label == label], edit.number, examined, unwanted)
         return label, replaced(cases, label, chosen)
+    if edit.action == "add":
+        label = class_index(examined.classes, str(edit.label))
+        own = [case for case in cases if case.label == label]
+        return label, replaced(cases, label, [*own, Case(label, _image(edit, label, examined, material))])
     assert edit.support is not None
     index = find_support(cases, edit.support)
     case = cases[index]
@@ -34,15 +38,21 @@ def plan(edit: Edit, examined: Examined, material: Material, unwanted: set[tuple
             )
         return case.label, cases[:index] + cases[index + 1 :]
     if edit.action == "replace":
-        image = find_image(str(edit.image), examined, material)
-        _refuse(image, case.label, edit.force, examined)
-        if any(other.label == case.label and other.source == image.id for other in cases):
-            raise SicError(f"{image.id} is a support of {name} already; choose another image.")
-        return case.label, [*cases[:index], Case(case.label, image.id), *cases[index + 1 :]]
+        image = _image(edit, case.label, examined, material)
+        return case.label, [*cases[:index], Case(case.label, image), *cases[index + 1 :]]
     pinned = edit.action == "pin"
     if case.pinned == pinned:
         raise SicError(f"{case.source} is {'pinned already' if pinned else 'not pinned'}.")
     return case.label, [*cases[:index], replace(case, pinned=pinned), *cases[index + 1 :]]
+
+
+def _image(edit: Edit, label: int, examined: Examined, material: Material) -> str:
+    """The id of the image that is to stand for a class."""
+    image = find_image(str(edit.image), examined, material)
+    _refuse(image, label, edit.force, examined)
+    if any(case.label == label and case.source == image.id for case in examined.cases):
+        raise SicError(f"{image.id} is a support of {examined.classes[label]} already; choose another image.")
+    return image.id
 
 
 def class_index(classes: Sequence[str], name: str) -> int:

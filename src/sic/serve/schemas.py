@@ -148,7 +148,7 @@ class Description(BaseModel):
 
 
 class EditRequest(BaseModel):
-    action: Literal["drop", "replace", "pin", "unpin", "reselect"] = Field(examples=["drop"])
+    action: Literal["drop", "add", "replace", "pin", "unpin", "reselect"] = Field(examples=["drop"])
     support: int | None = Field(None, description="The support's number, for all but reselect.", examples=[7])
     source: str | None = Field(None, description="Its image's id: the edit is refused if that is another by now.")
     image: str | None = Field(None, description="replace: the id of the training image that takes its place.")

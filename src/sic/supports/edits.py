@@ -6,7 +6,11 @@ from typing import Literal, get_args
 
 from sic.errors import SicError
 
-Action = Literal["drop", "replace", "pin", "unpin", "reselect"]
+Action = Literal["drop", "add", "replace", "pin", "unpin", "reselect"]
+
+
+NEEDED = {"add": ("label", "image"), "replace": ("support", "image"), "reselect": ("label",)}
+"""What must be said; for the other actions: which support."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,9 @@ class Edit:
     support: int | str | None = None
     """Its number in the list of supports, or its image's id."""
     image: str | None = None
-    """The training image that takes its place: id or path."""
+    """The training image that takes its place, or is added: id or path."""
     label: str | None = None
-    """Name of the class that is selected anew."""
+    """Name of the class that is selected anew, or that an image is added to."""
     number: int | None = None
     """How many supports that class is to have; as many as before, if not said."""
     force: bool = False
@@ -37,7 +41,7 @@ class Edit:
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
             raise SicError(f"There is no edit {self.action!r}; there are {', '.join(get_args(Action))}.")
-        for needed in {"replace": ("support", "image"), "reselect": ("label",)}.get(self.action, ("support",)):
+        for needed in NEEDED.get(self.action, ("support",)):
             if getattr(self, needed) is None:
                 raise SicError(f"To {self.action}, say which {needed.replace('label', 'class')}.")
         if self.number is not None and self.number < 1:
@@ -46,6 +50,10 @@ class Edit:
     @classmethod
     def drop(cls, support: int | str) -> "Edit":
         return cls("drop", support)
+
+    @classmethod
+    def add(cls, label: str, image: str, force: bool = False) -> "Edit":
+        return cls("add", image=image, label=label, force=force)
 
     @classmethod
     def replace(cls, support: int | str, image: str, force: bool = False) -> "Edit":
