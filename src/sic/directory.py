@@ -97,6 +97,11 @@ def build(
     return kind(backbone, len(config.classes), **arguments)
 
 
+def best_device() -> str:
+    """Where to compute if nobody says where."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def exact_arithmetic() -> None:
     """Contributions add up only as exactly as the arithmetic is: no TF32 on GPUs."""
     torch.backends.cudnn.allow_tf32 = False

@@ -325,7 +325,7 @@ def fit(
     )
     model = load(folder)
     try:
-        model.config.figures = _figures(model.to("cuda" if torch.cuda.is_available() else "cpu"), held_out)
+        model.config.figures = _figures(model.to(directory.best_device()), held_out)
     except UnreadableImage:
         raise SicError(
             f"A held-out image in {opened.root} cannot be read any more: the model in {folder} is complete, "

@@ -92,6 +92,13 @@ def test_another_model_in_its_place_is_refused(own_copy: Served) -> None:
         assert refused.status_code == 409 and "start sic serve again" in refused.json()["error"]
 
 
+def test_a_model_that_was_moved_goes_on_answering(own_copy: Served) -> None:
+    with own_copy.client() as client:
+        before = client.get("/api/v1/supports").json()
+        own_copy.folder.rename(own_copy.folder.with_name("elsewhere"))
+        assert client.get("/api/v1/supports").json() == before
+
+
 def test_replace_pin_and_reselect(own_copy: Served) -> None:
     with own_copy.client() as client:
         first = opened(client)["supports"][0]

@@ -63,8 +63,10 @@ def pick_device(wanted: str | None) -> str:
     """What the user says, else a GPU where there is one."""
     import torch
 
+    from sic.directory import best_device
+
     if wanted is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return best_device()
     try:
         torch.zeros(1, device=wanted)
     except (RuntimeError, AssertionError) as error:

@@ -48,9 +48,9 @@ def serve(
     except ImportError:
         raise SicError("The viewer needs FastAPI: pip install 'sic[serve]'.") from None
 
-    import torch
     from PIL import Image
 
+    from sic.directory import best_device
     from sic.model import load
     from sic.serve.desk import Desk
     from sic.serve.engine import Engine
@@ -58,7 +58,7 @@ def serve(
     from sic.serve.testset import find
 
     limits = Limits(int(max_megabytes * 2**20), int(max_megapixels * 1e6), max_images, max_waiting, max_seconds)
-    loaded = load(model, "cuda" if torch.cuda.is_available() else "cpu")
+    loaded = load(model, best_device())
     loaded.sic  # noqa: B018  (refuses what has no cases to look at)
     tests = find(model, loaded)
     if isinstance(tests, str):

@@ -26,6 +26,8 @@ Data = Annotated[
 ]
 Which = Annotated[str, typer.Argument(metavar="SUPPORT", help="Its number (see list), or its image's id.")]
 Preview = Annotated[bool, typer.Option("--preview", help="Only say what would happen.")]
+ImageId = Annotated[str, typer.Argument(metavar="IMAGE", help="A training image: its id, as in list, or its path.")]
+Force = Annotated[bool, typer.Option("--force", help="Even if the image shows another class.")]
 
 
 @app.callback()
@@ -124,8 +126,8 @@ def drop(
 def add(
     context: typer.Context,
     label: Annotated[str, typer.Argument(metavar="CLASS", help="The class that it is to stand for.")],
-    image: Annotated[str, typer.Argument(help="A training image: its id, as in list, or its path.")],
-    force: Annotated[bool, typer.Option("--force", help="Even if the image shows another class.")] = False,
+    image: ImageId,
+    force: Force = False,
     preview: Preview = False,
     data: Data = None,
     json: Json = False,
@@ -140,8 +142,8 @@ def add(
 def replace(
     context: typer.Context,
     support: Which,
-    image: Annotated[str, typer.Argument(help="A training image: its id, as in list, or its path.")],
-    force: Annotated[bool, typer.Option("--force", help="Even if the image shows another class.")] = False,
+    image: ImageId,
+    force: Force = False,
     preview: Preview = False,
     data: Data = None,
     json: Json = False,

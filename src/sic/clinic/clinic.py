@@ -42,7 +42,7 @@ class Clinic:
         """
         self.folder, self._data = Path(folder), data
         self._version = directory.read_config(self.folder)
-        model = directory.load(self.folder, "cuda" if torch.cuda.is_available() else "cpu")
+        model = directory.load(self.folder, directory.best_device())
         classifier, preprocessing = model.classifier, model.config.preprocessing
         if not isinstance(classifier, SIC):
             raise SicError(f"{folder} is a {model.config.method} model: it has no supports to edit.")

@@ -41,7 +41,10 @@ class Desk:
     @property
     def outdated(self) -> bool:
         """Whether somebody else, such as `sic supports`, has changed the model since."""
-        return self._stamp() != self._known
+        try:
+            return self._stamp() != self._known
+        except OSError:  # moved or deleted: what is loaded goes on answering
+            return False
 
     def catch_up(self) -> None:
         """Go on with the supports that the model has on disk."""

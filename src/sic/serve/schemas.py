@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from sic.supports import Action
+
 
 class Error(BaseModel):
     error: str = Field(examples=["scan.svg cannot be used: it is not one of JPEG, PNG, TIFF, WebP, GIF, BMP or DICOM."])
@@ -148,11 +150,11 @@ class Description(BaseModel):
 
 
 class EditRequest(BaseModel):
-    action: Literal["drop", "add", "replace", "pin", "unpin", "reselect"] = Field(examples=["drop"])
-    support: int | None = Field(None, description="The support's number, for all but reselect.", examples=[7])
+    action: Action = Field(examples=["drop"])
+    support: int | None = Field(None, description="The support's number, for all but add and reselect.", examples=[7])
     source: str | None = Field(None, description="Its image's id: the edit is refused if that is another by now.")
-    image: str | None = Field(None, description="replace: the id of the training image that takes its place.")
-    label: str | None = Field(None, description="reselect: the class.")
+    image: str | None = Field(None, description="replace, add: the id of the training image.")
+    label: str | None = Field(None, description="add, reselect: the class.")
 
 
 class ClinicState(BaseModel):

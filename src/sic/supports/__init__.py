@@ -1,12 +1,13 @@
 """Choosing, holding and editing the cases that a SIC model reasons with."""
 
-from sic.supports.edits import Case, Edit, find_support, replaced
+from sic.supports.edits import Action, Case, Edit, find_support, replaced
 from sic.supports.latents import room_for
 from sic.supports.select import HOW, How, Selection, select, select_class, select_how
 from sic.supports.store import Support, read_supports, remove_unlisted, write_supports
 
 __all__ = [
     "HOW",
+    "Action",
     "Case",
     "Edit",
     "How",
