@@ -9,9 +9,10 @@
 | bank_120 | 256 | 120 | remembered latents | 256 images |
 | bank_1000 | 256 | 1000 | remembered latents | 256 images |
 
-`ratio`: time of a step (forward, backward, AdamW) over that of the plain network; `memory_ratio`: the same of the peak
-of allocated device memory (null on a CPU); bank_1000's `step_ratio`: its time over that with 120 classes. The plain
-network is the backbone as its authors made it, with a linear classifier. On a GPU all is compiled, bf16, channels-last.
+Other backbones than the first: exact_392 only. `ratio`: time of a step (forward, backward, AdamW) over that of the
+plain network; `memory_ratio`: the same of the peak of allocated device memory; bank_1000's `step_ratio`: its time over
+that with 120 classes. The plain network is the backbone as its authors made it, with a linear classifier. On a GPU all
+is compiled, bf16, channels-last; all at the same time, so `first_s` is longer than it would be alone.
 Images are random and on the device: no loader is measured. Writes JSON; the first backbone's figures are at its top.
 `--small`: a dry run on a CPU.
 """
@@ -19,11 +20,13 @@ Images are random and on the device: no loader is measured. Writes JSON; the fir
 import argparse
 import gc
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +64,7 @@ CASES = {
     "bank_120": Case("bank", 256, 120),
     "bank_1000": Case("bank", 256, 1000),
 }
-SWEEP = (5, 10, 20, 40, 80, 120, 200, 400, 1000)
+SWEEP = (5, 20, 60, 120, 400, 1000)
 """Numbers of classes for the plot."""
 LARGEST_EXACT = 120
 """Beyond that the exact step is left out of the plot: it is a straight line."""
@@ -123,30 +126,32 @@ def plain(backbone: str, case: Case, size: int, compiled: bool) -> tuple[nn.Modu
     return module, loss
 
 
-def measured(make: Callable[[], tuple[nn.Module, Callable[[], Tensor]]], steps: int) -> Measured:
-    torch.manual_seed(0)
-    module, loss = make()
-    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-4, weight_decay=0)
-    times = []
-    for step in range(steps + 3):
-        if step == 2 and DEVICE == "cuda":  # after the first, which compiles and searches
+class Step:
+    """A module with its optimiser, warmed up: compiled, and its fastest convolutions found."""
+
+    def __init__(self, made: tuple[nn.Module, Callable[[], Tensor]]) -> None:
+        module, self.loss = made
+        self.optimiser = torch.optim.AdamW(module.parameters(), lr=1e-4, weight_decay=0)
+        self.first_s = self._timed()
+        for _ in range(2):
+            self._timed()
+
+    def measured(self, steps: int) -> Measured:
+        if DEVICE == "cuda":
             torch.cuda.reset_peak_memory_stats()
+        ms = 1000 * statistics.median(self._timed() for _ in range(steps))
+        return Measured(ms, self.first_s, torch.cuda.max_memory_allocated() / 2**20 if DEVICE == "cuda" else None)
+
+    def _timed(self) -> float:
         _wait()
         began = time.perf_counter()
         with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):
-            value = loss()
-        optimiser.zero_grad(set_to_none=True)
+            value = self.loss()
+        self.optimiser.zero_grad(set_to_none=True)
         value.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        self.optimiser.step()
         _wait()
-        times.append(time.perf_counter() - began)
-    peak = torch.cuda.max_memory_allocated() / 2**20 if DEVICE == "cuda" else None
-    del module, loss, optimiser, value
-    gc.collect()
-    torch.compiler.reset()
-    if DEVICE == "cuda":
-        torch.cuda.empty_cache()
-    return Measured(1000 * statistics.median(times[3:]), times[0], peak)
+        return time.perf_counter() - began
 
 
 def _wait() -> None:
@@ -154,26 +159,77 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def compared(backbone: str, size: int, compiled: bool, steps: int) -> dict[str, Any]:
+MAKERS = {"ours": ours, "plain": plain}
+
+
+def work(task: list[str], arguments: argparse.Namespace) -> None:
+    """In a process of its own: warm up, say so, and measure when told to."""
+    backbone, name, who = task
+    torch.manual_seed(0)
+    step = Step(MAKERS[who](backbone, CASES[name], arguments.size, arguments.compiled))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(asdict(step.measured(arguments.steps))), flush=True)
+
+
+def measure_all(
+    tasks: list[tuple[str, str, str]], arguments: argparse.Namespace
+) -> dict[tuple[str, str, str], Measured]:
+    """Compiling takes a processor, not the device: all at once. Then one after the other has the device for itself."""
+    share = str(max(1, len(os.sched_getaffinity(0)) // len(tasks)))
+    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": share, "OMP_NUM_THREADS": share}
+    options = ["--size", str(arguments.size), "--steps", str(arguments.steps)]
+    options += [] if arguments.compiled else ["--no-compile"]
+    workers = {
+        task: subprocess.Popen(
+            [sys.executable, __file__, "--task", *task, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )  # fmt: skip
+        for task in tasks
+    }
+    try:
+        for task, worker in workers.items():
+            if _line(worker) != "ready":
+                raise SystemExit(f"{' '.join(task)} failed")
+            print("warmed up:", *task, flush=True)
+        print("measuring", flush=True)
+        time.sleep(3)
+        found = {}
+        for task, worker in workers.items():
+            found[task] = Measured(**json.loads(_line(worker, go=True)))
+            print(*task, found[task], flush=True)
+            worker.wait()
+        return found
+    finally:
+        for worker in workers.values():
+            worker.kill()
+
+
+def _line(worker: "subprocess.Popen[str]", go: bool = False) -> str:
+    assert worker.stdin is not None and worker.stdout is not None
+    if go:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    return worker.stdout.readline().strip()
+
+
+def compared(found: dict[tuple[str, str, str], Measured], backbone: str) -> dict[str, Any]:
     """The figures of one backbone, case by case."""
     result: dict[str, Any] = {}
     for name, case in CASES.items():
-        first = measured(lambda case=case: ours(backbone, case, size, compiled), steps)  # type: ignore[misc]
-        second = measured(lambda case=case: plain(backbone, case, size, compiled), steps)  # type: ignore[misc]
-        result[name] = {
-            "ratio": first.ms / second.ms,
-            "memory_ratio": None if first.mib is None or second.mib is None else first.mib / second.mib,
-            "queries_per_s": 1000 * case.queries / first.ms,
-            "ms": first.ms,
-            "plain_ms": second.ms,
-            "mib": first.mib,
-            "plain_mib": second.mib,
-            "first_step_s": first.first_s,
-            "plain_first_step_s": second.first_s,
-        }
+        if (backbone, name, "ours") not in found:
+            continue
+        first = found[backbone, name, "ours"]
+        result[name] = {"queries_per_s": 1000 * case.queries / first.ms, **asdict(first)}
+        if (second := found.get((backbone, name, "plain"))) is not None:
+            result[name] |= {"ratio": first.ms / second.ms, "plain": asdict(second)}
+            if first.mib is not None and second.mib is not None:
+                result[name]["memory_ratio"] = first.mib / second.mib
         if name == "bank_1000":
-            result[name]["step_ratio"] = first.ms / result["bank_120"]["ms"]
-        print(backbone, name, json.dumps(result[name]), flush=True)
+            result[name]["step_ratio"] = first.ms / found[backbone, "bank_120", "ours"].ms
     return result
 
 
@@ -184,7 +240,8 @@ def sweep(backbone: str, size: int, steps: int) -> dict[str, dict[int, float]]:
         for classes in SWEEP:
             if source == "bank" or classes <= LARGEST_EXACT:
                 case = Case(source, 32, classes)
-                times[classes] = measured(lambda case=case: ours(backbone, case, size, False), steps).ms  # type: ignore[misc]
+                times[classes] = Step(ours(backbone, case, size, False)).measured(steps).ms
+                gc.collect()
                 print(backbone, source, classes, times[classes], flush=True)
     return found
 
@@ -215,24 +272,31 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a dry run: small network, small images, three steps")
     parser.add_argument("--plot", type=Path, help="also draw the cost by the number of classes, of the first backbone")
     parser.add_argument("--out", type=Path, default=Path("results/train_step/train_step.json"))
+    parser.add_argument("--task", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.small:
         arguments.backbones, arguments.size, arguments.steps, arguments.compiled = "resnet_tiny", 32, 3, False
     torch.backends.cudnn.benchmark = True
+    arguments.compiled = arguments.compiled and DEVICE == "cuda"
+    if arguments.task:
+        work(arguments.task, arguments)
+        return
     first, *others = arguments.backbones.split(",")
-    compiled = arguments.compiled and DEVICE == "cuda"
+    tasks = [(first, name, who) for name in CASES for who in MAKERS if (name, who) != ("bank_1000", "plain")]
+    tasks += [(name, "exact_392", who) for name in others for who in MAKERS]
+    found = measure_all(tasks, arguments)
     content: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
         "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU",
         "torch": torch.__version__,
-        "compiled": compiled,
+        "compiled": arguments.compiled,
         "backbone": first,
         "size": arguments.size,
-        **compared(first, arguments.size, compiled, arguments.steps),
+        **compared(found, first),
+        "others": {name: compared(found, name) for name in others},
     }
-    content["others"] = {name: compared(name, arguments.size, compiled, arguments.steps) for name in others}
     if arguments.plot is not None:
-        content["classes"] = sweep(first, arguments.size, arguments.steps)
+        content["classes"] = sweep(first, arguments.size, max(3, arguments.steps // 3))
         draw(content["classes"], first, arguments.plot)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(content, indent=1) + "\n")

@@ -45,6 +45,8 @@ class Config:
     temperature: float
     form: Form = "bcos"
     antialiased: bool = False
+    carried_biases: bool = False
+    """Of a bcosified network: not gone, but scaled with the image (see `sic.bcos.fading`)."""
     latent: int = 128
     b: float = 2
     method: str = "sic"
@@ -63,7 +65,7 @@ class Config:
     """What was done to the supports since training (see `sic.clinic.history`)."""
 
 
-ADDED = ("method", "loss", "relu", "attribution", "neighbours", "inference_supports", "edits")
+ADDED = ("carried_biases", "method", "loss", "relu", "attribution", "neighbours", "inference_supports", "edits")
 """Older files do not have these; what they hold are SIC models as the defaults say."""
 
 
@@ -88,6 +90,7 @@ def build(
         b=config.b,
         antialiased=config.antialiased,
         biases=biases,
+        carried=config.carried_biases,
         load=load,
         measure=measure,
     )

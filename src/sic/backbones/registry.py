@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, convert, encode_colours
+from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, carry_biases, convert, encode_colours
 from sic.errors import SicError
 
 Form = Literal["bcos", "bcosified", "conventional"]
@@ -48,7 +48,19 @@ class Backbone(nn.Module):
         self._fast: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def forward(self, images: Tensor) -> Tensor:
+        return self._fastest(self._forward)(images)
+
+    def _forward(self, images: Tensor) -> Tensor:
         return self.pooled(self.prepared(images))
+
+    def _fastest(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Compiled where that is wanted."""
+        if not (self.compiled and self.training):
+            return function
+        name = function.__name__
+        if name not in self._fast:
+            self._fast[name] = torch.compile(function, dynamic=False)
+        return self._fast[name]
 
     def prepared(self, images: Tensor) -> Tensor:
         """What the network takes: encoded colours N×6×H×W, or normalised ones where it is conventional."""
@@ -56,17 +68,8 @@ class Backbone(nn.Module):
 
     def pooled(self, prepared: Tensor) -> Tensor:
         """N×F of what the network takes."""
-        out = self._run("forward", prepared)
+        out = self.network(prepared)
         return out.mean(dim=(2, 3)) if out.dim() == 4 else out
-
-    def _run(self, name: str, prepared: Tensor) -> Tensor:
-        """What the network's method `name` returns."""
-        method = getattr(self.network, name)
-        if not (self.compiled and self.training):
-            return self.network(prepared) if name == "forward" else method(prepared)
-        if name not in self._fast:
-            self._fast[name] = torch.compile(method, dynamic=False)
-        return self._fast[name](prepared)
 
     @property
     def map_features(self) -> int:
@@ -75,8 +78,9 @@ class Backbone(nn.Module):
 
     def feature_maps(self, prepared: Tensor) -> Tensor:
         """The last feature maps before pooling, N×F'×h×w (some networks have another F after it)."""
-        own_pooling = hasattr(self.network, "forward_features")  # timm's networks
-        maps = self._run("forward_features" if own_pooling else "forward", prepared)
+        maps = self._fastest(getattr(self.network, "forward_features", self.network.forward))(
+            prepared
+        )  # timm's have it
         if maps.dim() != 4:
             raise SicError("This needs a backbone with feature maps: choose a convolutional one, not a transformer.")
         return maps
@@ -129,12 +133,13 @@ def create(
     b: float = 2,
     antialiased: bool = False,
     biases: bool = False,
+    carried: bool = False,
     load: Load | None = None,
     measure: bool = True,
 ) -> Backbone:
     """A backbone of a form. `load` fills its network with weights (of the form `bcos`: B-cos v2's; of the others: the
-    conventional ones). `biases`: a bcosified one keeps them, to fade. `measure`: that an unfamiliar network can be
-    traced, which takes seconds and need not be done again."""
+    conventional ones). A bcosified one keeps its `biases`, to fade, or to be `carried` by the image. `measure`: that an
+    unfamiliar network can be traced, which takes seconds and need not be done again."""
     if form not in FORMS:
         raise SicError(f"--form must be one of {', '.join(FORMS)}, not {form!r}.")
     body = build(name)
@@ -144,9 +149,10 @@ def create(
     if load is not None and form != "bcos":
         load(network)
     if form != "conventional":
-        network = convert(
-            network, form, b=b, biases=biases, mean=body.mean, std=body.std, example=body.example if measure else None
-        )
+        example = body.example if measure else None
+        network = convert(network, form, b=b, biases=biases or carried, mean=body.mean, std=body.std, example=example)
+        if carried:
+            carry_biases(network)
     if load is not None and form == "bcos":
         load(network)
     if antialiased:

@@ -1,13 +1,16 @@
 """The B-cos unit `‖x‖ · |cos(x, ŵ)|^B · sgn cos(x, ŵ)` as a linear layer, a 2-D convolution and a plain function."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sic.bcos.explanation import frozen
-from sic.bcos.fading import Fading, add_bias
+from sic.bcos.fading import Fading
+from sic.bcos.wide import sum_of_squares, wide_type, widened
 
 EPS = 1e-6
 """Added to squared patch norms, as in B-cos v2, so that an all-zero patch gives zero and a finite gradient."""
@@ -29,13 +32,17 @@ def bcos_similarity(x: Tensor, vectors: Tensor, b: float = 2) -> Tensor:
     return linear if b == 1 else linear * cosine_scale(linear, 1 / (x.norm(dim=1, keepdim=True) + 1e-12), b)
 
 
-def wide_type(x: Tensor) -> torch.dtype:
-    """What norms and variances of `x` are computed in: half precision is too coarse for them."""
-    return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
+class _ChannelsLastGradient(torch.autograd.Function):
+    """Changes nothing but the layout of the gradient: that of some operations loses it when they are compiled, and the
+    backward pass of a convolution would copy what it gets in another than its own."""
 
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        return x.view_as(x)
 
-def widened(x: Tensor) -> Tensor:
-    return x.to(wide_type(x))
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.contiguous(memory_format=torch.channels_last)
 
 
 class BcosUnit(Fading):
@@ -71,7 +78,7 @@ class BcosUnit(Fading):
 
 
 class BcosLinear(BcosUnit, nn.Linear):
-    """B-cos linear layer: …×in → …×out. A bias is there only to fade."""
+    """B-cos linear layer: …×in → …×out. A bias is there only to fade, or to be carried."""
 
     def __init__(
         self, in_features: int, out_features: int, b: float = 2, *, unit: bool = True, bias: bool = False
@@ -84,14 +91,14 @@ class BcosLinear(BcosUnit, nn.Linear):
         if not self.is_linear:
             inverse = 1 / (torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide_type(x)) + 1e-12)
             out = out * cosine_scale(out, inverse, self.current_b)
-        return add_bias(out, self.bias, self.progress)
+        return self.with_bias(out, self.bias)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, B={self.b}"
 
 
 class BcosConv2d(BcosUnit, nn.Conv2d):
-    """B-cos 2-D convolution: N×in×H×W → N×out×H'×W', zero padding. A bias is there only to fade."""
+    """B-cos 2-D convolution: N×in×H×W → N×out×H'×W', zero padding. A bias is there only to fade, or to be carried."""
 
     def __init__(
         self,
@@ -125,7 +132,7 @@ class BcosConv2d(BcosUnit, nn.Conv2d):
     def inverse_norms(self, x: Tensor) -> Tensor:
         """`1 / ‖patch‖`, N×G×H'×W', from a box-filtered sum of squares over each group's channels."""
         if self.groups == 1:
-            squares = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=wide_type(x)).square()
+            squares = sum_of_squares(x, 1, keepdim=True)
         else:
             squares = widened(x).square().unflatten(1, (self.groups, -1)).sum(2)
         return (self._box_sums(squares) + EPS).rsqrt()
@@ -135,22 +142,23 @@ class BcosConv2d(BcosUnit, nn.Conv2d):
         if self.kernel_size == (1, 1) and self.padding == (0, 0):
             return squares[:, :, :: self.stride[0], :: self.stride[1]]
         with torch.autocast(squares.device.type, enabled=False):
-            pooled = squares.is_cuda or torch.compiler.is_compiling()
-            if pooled and self.dilation == (1, 1) and not torch.compiler.is_exporting():
+            if self.dilation == (1, 1) and (squares.is_cuda or torch.compiler.is_compiling()):
                 # On the CPU the convolution is faster; compilers fuse the pooling with what is before and after it.
-                # ONNX has no pooling with another divisor, and nothing says so when it is exported.
-                return F.avg_pool2d(squares, self.kernel_size, self.stride, self.padding, divisor_override=1)  # type: ignore[arg-type]
+                means = F.avg_pool2d(squares, self.kernel_size, self.stride, self.padding)  # type: ignore[arg-type]
+                return means * math.prod(self.kernel_size)  # ONNX has no pooling with another divisor
             box = squares.new_ones(self.groups, 1, *self.kernel_size)
             return F.conv2d(squares, box, None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.conv2d(x, self.scaled_weight(), None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
+        if self.training and torch.compiler.is_compiling() and out.is_contiguous(memory_format=torch.channels_last):
+            out = _ChannelsLastGradient.apply(out)
         if not self.is_linear:
             inverse = self.inverse_norms(x)
             if 1 < self.groups < self.out_channels:
                 inverse = inverse.repeat_interleave(self.out_channels // self.groups, dim=1)
             out = out * cosine_scale(out, inverse, self.current_b)
-        return add_bias(out, None if self.bias is None else self.bias[:, None, None], self.progress)
+        return self.with_bias(out, None if self.bias is None else self.bias[:, None, None])
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, B={self.b}"

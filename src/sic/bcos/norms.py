@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sic.bcos.explanation import frozen
-from sic.bcos.fading import Fading, add_bias
-from sic.bcos.layers import wide_type, widened
+from sic.bcos.fading import Fading
+from sic.bcos.wide import sum_of_squares, wide_type, widened
 
 
 class BatchNormUncentred2d(Fading, nn.Module):
@@ -41,18 +41,16 @@ class BatchNormUncentred2d(Fading, nn.Module):
         out = x * scale.to(x.dtype).view(spread)
         if self.bias is None or mean is None:
             return out
-        return add_bias(out, (self.bias - mean * scale).view(spread), self.progress)
+        return self.with_bias(out, (self.bias - mean * scale).view(spread))
 
     def _statistics(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
         """Mean (where it matters) and variance of every channel."""
         if not self.training:
             return self.running_mean if self.bias is not None else None, self.running_var
         dims = (0, *range(2, x.dim()))
-        # No wide copy of x is made. Faster than `var` on a CPU too, and exact enough while means stay below about 100
-        # standard deviations.
+        # Faster than `var` on a CPU too, and exact enough while means stay below about 100 standard deviations.
         mean = x.mean(dim=dims, dtype=wide_type(x))
-        squares = torch.linalg.vector_norm(x, dim=dims, dtype=wide_type(x)).square()
-        squares = squares / (x.numel() // x.shape[1])
+        squares = sum_of_squares(x, dims) / (x.numel() // x.shape[1])
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             mean, squares = of_all_processes(mean, squares, len(x))
         variance = (squares - mean.square()).clamp_min(0)
@@ -103,7 +101,7 @@ class LayerNorm(Fading, nn.Module):
         normed = standardised(x, self.dims, self.eps)
         if self.weight is not None:
             normed = normed * self.weight
-        return add_bias(normed.to(x.dtype), self.bias, self.progress)
+        return self.with_bias(normed.to(x.dtype), self.bias)
 
 
 class LayerNorm2d(LayerNorm):
@@ -132,7 +130,7 @@ class GroupNorm(Fading, nn.Module):
         spread = (-1, *[1] * (x.dim() - 2))
         if self.weight is not None:
             normed = normed * self.weight.view(spread)
-        return add_bias(normed.to(x.dtype), None if self.bias is None else self.bias.view(spread), self.progress)
+        return self.with_bias(normed.to(x.dtype), None if self.bias is None else self.bias.view(spread))
 
 
 def standardised(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:

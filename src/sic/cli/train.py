@@ -56,6 +56,10 @@ def train(
     antialias: Annotated[
         bool | None, typer.Option("--antialias/--no-antialias", help="Blur before striding: no grid in the maps.")
     ] = None,
+    biases: Annotated[
+        str | None,
+        typer.Option(help="Of a bcosified network: carried (they scale with the image) or removed (needs much data)."),
+    ] = None,
     size: Annotated[int | None, typer.Option(min=16, max=1024, help="Side of the model's input in pixels.")] = None,
     fit: Annotated[str | None, typer.Option(help="crop: central square; squash: whole image.")] = None,
     recipe: Annotated[
@@ -140,6 +144,7 @@ def train(
         "backbone": backbone,
         "form": form,
         "antialiased": antialias,
+        "biases": biases,
         "size": size,
         "fit": fit,
         "recipe": recipe,
