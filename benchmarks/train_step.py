@@ -160,13 +160,19 @@ def _wait() -> None:
 
 
 MAKERS = {"ours": ours, "plain": plain}
+GRAPHS = "-graphs"
+"""Recorded and replayed as CUDA graphs."""
 
 
 def work(task: list[str], arguments: argparse.Namespace) -> None:
     """In a process of its own: warm up, say so, and measure when told to."""
     backbone, name, who = task
     torch.manual_seed(0)
-    step = Step(MAKERS[who](backbone, CASES[name], arguments.size, arguments.compiled))
+    module, loss = MAKERS[who.removesuffix(GRAPHS)](backbone, CASES[name], arguments.size, arguments.compiled)
+    for part in module.modules():
+        if isinstance(part, backbones.Backbone):
+            part.graphs = who.endswith(GRAPHS)
+    step = Step((module, loss))
     print("ready", flush=True)
     sys.stdin.readline()
     print(json.dumps(asdict(step.measured(arguments.steps))), flush=True)
@@ -192,13 +198,13 @@ def measure_all(
     }
     try:
         for task, worker in workers.items():
-            if _line(worker) != "ready":
-                raise SystemExit(f"{' '.join(task)} failed")
-            print("warmed up:", *task, flush=True)
+            print("warmed up:" if _line(worker) == "ready" else "failed:", *task, flush=True)
         print("measuring", flush=True)
         time.sleep(3)
         found = {}
         for task, worker in workers.items():
+            if worker.poll() is not None:
+                continue
             found[task] = Measured(**json.loads(_line(worker, go=True)))
             print(*task, found[task], flush=True)
             worker.wait()
@@ -228,6 +234,9 @@ def compared(found: dict[tuple[str, str, str], Measured], backbone: str) -> dict
             result[name] |= {"ratio": first.ms / second.ms, "plain": asdict(second)}
             if first.mib is not None and second.mib is not None:
                 result[name]["memory_ratio"] = first.mib / second.mib
+        for who in ("ours", "plain"):
+            if (graphs := found.get((backbone, name, who + GRAPHS))) is not None:
+                result[name][who + GRAPHS] = asdict(graphs)
         if name == "bank_1000":
             result[name]["step_ratio"] = first.ms / found[backbone, "bank_120", "ours"].ms
     return result
@@ -272,6 +281,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a dry run: small network, small images, three steps")
     parser.add_argument("--plot", type=Path, help="also draw the cost by the number of classes, of the first backbone")
     parser.add_argument("--out", type=Path, default=Path("results/train_step/train_step.json"))
+    parser.add_argument("--graphs", action="store_true", help="also exact_92 as CUDA graphs")
     parser.add_argument("--task", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.small:
@@ -284,6 +294,8 @@ def main() -> None:
     first, *others = arguments.backbones.split(",")
     tasks = [(first, name, who) for name in CASES for who in MAKERS if (name, who) != ("bank_1000", "plain")]
     tasks += [(name, "exact_392", who) for name in others for who in MAKERS]
+    if arguments.graphs:
+        tasks += [(first, "exact_92", who + GRAPHS) for who in MAKERS]
     found = measure_all(tasks, arguments)
     content: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),

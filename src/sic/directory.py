@@ -49,6 +49,8 @@ class Config:
     """Of a bcosified network: not gone, but scaled with the image (see `sic.bcos.fading`)."""
     latent: int = 128
     b: float = 2
+    backbone_b: float | None = None
+    """B of the backbone's units, if it is another."""
     method: str = "sic"
     loss: Loss = "bce"
     relu: bool = True
@@ -65,7 +67,17 @@ class Config:
     """What was done to the supports since training (see `sic.clinic.history`)."""
 
 
-ADDED = ("carried_biases", "method", "loss", "relu", "attribution", "neighbours", "inference_supports", "edits")
+ADDED = (
+    "carried_biases",
+    "backbone_b",
+    "method",
+    "loss",
+    "relu",
+    "attribution",
+    "neighbours",
+    "inference_supports",
+    "edits",
+)
 """Older files do not have these; what they hold are SIC models as the defaults say."""
 
 
@@ -87,7 +99,7 @@ def build(
     backbone = backbones.create(
         config.backbone,
         config.form,
-        b=config.b,
+        b=config.b if config.backbone_b is None else config.backbone_b,
         antialiased=config.antialiased,
         biases=biases,
         carried=config.carried_biases,

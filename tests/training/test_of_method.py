@@ -14,7 +14,8 @@ from sic.training.of_method import OF_SOME, means_something
 from tests.training.test_settings import chosen, data, notes, start
 
 VALUES: dict[str, Any] = {
-    "temperature": 2.0, "latent": 16, "b": 1.5, "relu": False, "loss": "ce", "neighbours": 3, "supports_per_class": 2,
+    "temperature": 2.0, "latent": 16, "b": 1.5, "backbone_b": 1.5, "relu": False, "loss": "ce", "neighbours": 3,
+    "supports_per_class": 2,
     "keep_support_images": False, "support_source": "bank",
 }  # fmt: skip
 

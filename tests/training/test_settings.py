@@ -69,6 +69,7 @@ def test_said_values_win(tmp_path: Path) -> None:
     said: dict[str, Any] = {
         "size": 48, "fit": "squash", "backbone": "resnet_tiny", "epochs": 3, "lr": 0.5, "temperature": 7.0,
         "batch_size": 5, "recipe": "paper", "augmentation": "affine", "supports_per_class": 1, "latent": 16, "b": 1.5,
+        "backbone_b": 1.25,
         "seed": 9, "validation": 0.3, "weights": start(tmp_path), "keep_support_images": False,
         "form": "bcos", "antialiased": False, "balance": True, "allow_leaks": True, "preset": "voc-resnet50",
         "method": "sic", "loss": "bce", "relu": False, "inference_supports": "random", "weight_decay": 0.25,
@@ -80,6 +81,7 @@ def test_said_values_win(tmp_path: Path) -> None:
     fields = asdict(settings)
     assert fields.pop("preprocessing") == {"size": 48, "resize": 48, "fit": "squash"}
     assert (fields.pop("attribution"), fields.pop("neighbours")) == (None, None)  # of other methods
+    assert fields.pop("biases") == "carried"  # of another form
     assert fields == {name: value for name, value in said.items() if name not in ("size", "fit")}
 
 
@@ -111,6 +113,19 @@ def test_what_the_weights_need_is_taken_from_them(tmp_path: Path) -> None:
     assert chosen(data(tmp_path), weights=start(tmp_path), size=32).preprocessing.size == 32
     with pytest.raises(SicError, match="no such file or folder"):
         chosen(data(tmp_path), weights=str(tmp_path / "nowhere"))
+
+
+def test_a_bcosified_network_keeps_close_to_what_it_was(tmp_path: Path) -> None:
+    """B of its backbone stays low unless B is said, and its biases stay unless told to go."""
+    found, said = data(tmp_path), {"form": "bcosified", "recipe": "bcosify"}
+    settings = chosen(found, **said)
+    assert (settings.b, settings.backbone_b, settings.carried_biases) == (2, 1.25, True)
+    assert chosen(found, **said, backbone_b=1.5).backbone_b == 1.5
+    assert (chosen(found, **said, b=1.5).b, chosen(found, **said, b=1.5).backbone_b) == (1.5, None)
+    assert not chosen(found, **said, biases="removed").carried_biases
+    assert (chosen(found).backbone_b, chosen(found).carried_biases) == (None, False)
+    with pytest.raises(SicError, match="--biases is for --form bcosified"):
+        chosen(found, biases="removed")
 
 
 def test_rendered_birds_are_seen_whole(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ class Backbone(nn.Module):
     std: Tensor
     compiled = False
     """Whether the network is compiled where it is in training mode; elsewhere batches come in every size."""
+    graphs = False
+    """Whether what is compiled is recorded as CUDA graphs and replayed: small batches wait for nothing else."""
 
     def __init__(self, network: nn.Module, body: Body, form: Form) -> None:
         super().__init__()
@@ -59,7 +61,7 @@ class Backbone(nn.Module):
             return function
         name = function.__name__
         if name not in self._fast:
-            self._fast[name] = torch.compile(function, dynamic=False)
+            self._fast[name] = torch.compile(function, dynamic=False, mode="reduce-overhead" if self.graphs else None)
         return self._fast[name]
 
     def prepared(self, images: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class BcosUnit(Fading):
         """`ŵ`. Where the norm counts: `ŵ ‖w‖^(1/B)`, which `|ŵᵀx|^(B-1)` makes `‖w‖` of the output."""
         if self.is_linear and not self.unit:
             return self.weight
-        norms = self.weight.flatten(1).norm(dim=1).clamp_min(1e-12)
+        norms = self.weight.flatten(1).norm(dim=1) + 1e-12
         factor = 1 / norms if self.unit else norms ** (1 / self.current_b - 1)
         return self.weight * factor.view(-1, *[1] * (self.weight.dim() - 1))
 

@@ -53,7 +53,10 @@ class BatchNormUncentred2d(Fading, nn.Module):
         squares = sum_of_squares(x, dims) / (x.numel() // x.shape[1])
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             mean, squares = of_all_processes(mean, squares, len(x))
-        variance = (squares - mean.square()).clamp_min(0)
+        variance = squares - mean.square()
+        # Rounding may leave a little less than nothing. Gradients pass the clamp by: for them the kernel would have to
+        # keep what it clamps, which Triton fails to compile (torch 2.11).
+        variance = variance + (variance.detach().clamp_min(0) - variance.detach())
         with torch.no_grad():
             self.running_var.lerp_(variance.detach().to(self.running_var.dtype), self.momentum)
             if self.bias is not None:

@@ -106,6 +106,9 @@ def train(
         ),
     ] = None,
     b: Annotated[float | None, typer.Option("--b", min=1, help="B of the B-cos units.")] = None,
+    backbone_b: Annotated[
+        float | None, typer.Option("--backbone-b", min=1, help="B of the backbone alone; 1.25 if it is bcosified.")
+    ] = None,
     augmentation: Annotated[str | None, typer.Option(help="none, affine, photo or xray.")] = None,
     validation: Annotated[float | None, typer.Option(min=0.01, max=0.9, help="Share held out.")] = None,
     hold_out: Annotated[
@@ -163,6 +166,7 @@ def train(
         "relu": relu,
         "attribution": attribution,
         "b": b,
+        "backbone_b": backbone_b,
         "augmentation": augmentation,
         "validation": validation,
         "hold_out": hold_out,

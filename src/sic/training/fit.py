@@ -172,6 +172,7 @@ def _config(data: ImageData, settings: Settings, material: Material) -> Config:
         temperature=settings.temperature,
         latent=settings.latent,
         b=settings.b,
+        backbone_b=settings.backbone_b,
         method=settings.method,
         loss=settings.loss,
         relu=settings.relu,

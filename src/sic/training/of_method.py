@@ -7,7 +7,7 @@ from sic.errors import SicError
 from sic.methods import SIC, Classifier, method
 
 OF_SOME = (
-    *("temperature", "latent", "b", "relu", "loss", "attribution", "neighbours"),
+    *("temperature", "latent", "b", "backbone_b", "relu", "loss", "attribution", "neighbours"),
     *("supports_per_class", "keep_support_images", "inference_supports", "support_source", "ways"),
 )
 """Settings that mean something to some methods only."""
@@ -31,6 +31,8 @@ def flag(setting: str) -> str:
 def means_something(kind: type[Classifier]) -> set[str]:
     """Of `OF_SOME`, what the method has a use for."""
     used = set(kind.options)
+    if "b" in used:
+        used.add("backbone_b")
     if kind.with_cases:
         used |= {"supports_per_class", "keep_support_images"}
     if kind.selections:

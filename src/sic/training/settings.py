@@ -41,6 +41,7 @@ class Recipe:
     augmentation: Augmentation
     fading: float = 0.0
     """Share of the steps over which a bcosified network loses its constant biases and reaches its B."""
+    backbone_b: float | None = None
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -49,7 +50,7 @@ RECIPES: dict[RecipeName, Recipe] = {
     # Ours, for networks that start from nothing; see results/scratch.
     "scratch": Recipe(3e-3, 1.0, 64, guided=True, clip=1.0, augmentation="affine"),
     # Ours, for a network that is turned from a conventional into a B-cos one on the way; see results/bcosified.
-    "bcosify": Recipe(3e-4, 1.0, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4),
+    "bcosify": Recipe(3e-4, 1.0, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4, backbone_b=1.25),
 }
 
 
@@ -87,6 +88,8 @@ class Settings:
     supports_per_class: int = 3
     latent: int = 128
     b: float = 2
+    backbone_b: float | None = None
+    """B of the backbone's units, if it is another than that of the projection and the similarity."""
     seed: int = 0
     validation: float = 0.15
     weights: str | None = None
@@ -223,6 +226,8 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         recipe=recipe_name,
         augmentation=recipe.augmentation,
     )
+    if said.get("form") == "bcosified" and "b" not in said:
+        said = {"backbone_b": recipe.backbone_b, **said}
     settings = replace(settings, **said)
     if "biases" in said and settings.form != "bcosified":
         raise SicError("--biases is for --form bcosified: other networks have none to lose; leave it out.")
@@ -263,7 +268,7 @@ def _inherited(said: dict[str, Any]) -> dict[str, Any]:
             f"{folder} has a {start.form} network, and --method {said.get('method', 'sic')} needs a "
             f"{' or '.join(kind.forms)} one; start from another model, or leave --weights out."
         )
-    names = ["backbone", "form", "antialiased", *({"b"} & means_something(kind))]
+    names = ["backbone", "form", "antialiased", *sorted({"b", "backbone_b"} & means_something(kind))]
     if start.method == said.get("method", "sic"):
         names += sorted({"latent", "temperature"} & means_something(kind))
     network = {name: getattr(start, name) for name in names}
