@@ -17,8 +17,7 @@ from typing import Any
 
 BACKBONE = "timm/tf_efficientnet_lite0"
 ARMS: dict[str, list[str]] = {
-    "bcosified": ["--form", "bcosified", "--weights", "WEIGHTS"],
-    "bcosified, biases removed": ["--form", "bcosified", "--weights", "WEIGHTS", "--biases", "removed"],
+    "bcosified": ["--form", "bcosified", "--weights", "WEIGHTS", "--b", "1.25"],
     "scratch": ["--form", "bcos"],
     "conventional": ["--method", "blackbox", "--weights", "WEIGHTS", "--lr", "3e-4"],
 }

@@ -1,13 +1,12 @@
 """What does explaining an image cost? Explanations of the predicted class against plain forward passes of a
 conventional network of the same shape: same images, same batches, float32 without TF32, in turns in one run.
 
-    python benchmarks/explain.py [--small] [--out results/explain.json]
+    python benchmarks/explain.py [--small] [--out results/speed.json]
 
 `--small` is for a CPU: few and small images, a small network. Weights are random, which costs the same.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import record
 import torch
 from torch import Tensor, nn
 
@@ -76,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="8 images of 64 px, resnet18")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("results/explain.json"))
+    parser.add_argument("--out", type=Path, default=Path("results/speed.json"))
     arguments = parser.parse_args()
     backbone, size, number = ("resnet18", 64, 8) if arguments.small else ("resnet50", 224, 256)
     exact_arithmetic()
@@ -126,8 +126,8 @@ def main() -> None:
             "peak_memory_gib": memory / 2**30 if DEVICE == "cuda" else None,
         }
         print(f"{name:<22}{number / seconds:>9.1f} images/s, {seconds / plain_seconds:.2f} × conventional forward")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+    per_second = content["explanations"]["images_per_second"]
+    record.add(arguments.out, {f"explain_{number}": {"per_s": per_second, **content}})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What does a training step of SIC cost beside one of a plain network? Both in one run, on the same machine.
 
-    python benchmarks/train_step.py [--backbones resnet50,densenet121,vitc_b] [--plot results/train_step/classes.png]
+    python benchmarks/train_step.py [--backbones resnet50,densenet121,vitc_b] [--plot results/classes.png]
 
 | key | queries | classes | supports | the plain network sees |
 |---|---|---|---|---|
@@ -13,7 +13,8 @@ Other backbones than the first: exact_392 only. `ratio`: time of a step (forward
 plain network; `memory_ratio`: the same of the peak of allocated device memory; bank_1000's `step_ratio`: its time over
 that with 120 classes. The plain network is the backbone as its authors made it, with a linear classifier. On a GPU all
 is compiled, bf16, channels-last; all at the same time, so `first_s` is longer than it would be alone.
-Images are random and on the device: no loader is measured. Writes JSON; the first backbone's figures are at its top.
+Images are random and on the device: no loader is measured. Adds to results/speed.json; the first backbone's figures are
+at its top.
 `--small`: a dry run on a CPU.
 """
 
@@ -30,6 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import record
 import torch
 from torch import Tensor, nn
 
@@ -280,7 +282,7 @@ def main() -> None:
     parser.add_argument("--no-compile", dest="compiled", action="store_false")
     parser.add_argument("--small", action="store_true", help="a dry run: small network, small images, three steps")
     parser.add_argument("--plot", type=Path, help="also draw the cost by the number of classes, of the first backbone")
-    parser.add_argument("--out", type=Path, default=Path("results/train_step/train_step.json"))
+    parser.add_argument("--out", type=Path, default=Path("results/speed.json"))
     parser.add_argument("--graphs", action="store_true", help="also exact_92 as CUDA graphs")
     parser.add_argument("--task", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -297,21 +299,19 @@ def main() -> None:
     if arguments.graphs:
         tasks += [(first, "exact_92", who + GRAPHS) for who in MAKERS]
     found = measure_all(tasks, arguments)
-    content: dict[str, Any] = {
+    about: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
         "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU",
         "torch": torch.__version__,
         "compiled": arguments.compiled,
         "backbone": first,
         "size": arguments.size,
-        **compared(found, first),
         "others": {name: compared(found, name) for name in others},
     }
     if arguments.plot is not None:
-        content["classes"] = sweep(first, arguments.size, max(3, arguments.steps // 3))
-        draw(content["classes"], first, arguments.plot)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+        about["classes"] = sweep(first, arguments.size, max(3, arguments.steps // 3))
+        draw(about["classes"], first, arguments.plot)
+    record.add(arguments.out, {**compared(found, first), "train_step": about})
 
 
 if __name__ == "__main__":
