@@ -72,8 +72,11 @@ def _two_classes(tmp_path: Path) -> Path:
 
 
 def test_data_birds_writes_the_layout_and_refuses_a_full_folder(sic: Sic, sic_apart: Sic, tmp_path: Path) -> None:
-    sic_apart("data", "birds", tmp_path / "b", "--classes", 2, "--train", 2, "--test", 1, "--size", 32)
+    said = sic_apart.json("data", "birds", tmp_path / "b", "--classes", 2, "--train", 2, "--test", 1, "--size", 32)
+    assert said == {"folder": str(tmp_path / "b"), "splits": {"train": 4, "test": 2}}
     assert (tmp_path / "b" / "classes.json").is_file()
+    said = sic.json("data", "show", tmp_path / "b", "--out", tmp_path / "sheet.png")
+    assert said == {"picture": str(tmp_path / "sheet.png"), "classes": ["bird 0", "bird 1"]}
     assert "not empty" in sic.refuse("data", "birds", tmp_path / "b", "--classes", 2)
 
 

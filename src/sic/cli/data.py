@@ -35,13 +35,16 @@ Roi = Annotated[
 ]
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
 @app.command("check")
 def check(
     path: Data,
     layout: LayoutName = None,
     group: Group = None,
     roi: Roi = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what is there and all that is wrong with it. Exit code 1 if it cannot be trained on."""
     import sic.data
@@ -117,6 +120,7 @@ def show(
     per_class: Annotated[int, typer.Option("--per-class", min=1, max=20, help="Images of each class.")] = 4,
     layout: LayoutName = None,
     roi: Roi = None,
+    as_json: AsJson = False,
 ) -> None:
     """Draw a sheet with a few training images of every class, their labels and boxes."""
     import sic.data
@@ -131,7 +135,10 @@ def show(
     require_outside(out, data)
     out.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet(data, per_class).save(out)
-    OUT.print(f"{len(data.classes)} classes: {out}", markup=False)
+    if as_json:
+        print_json({"picture": str(out), "classes": list(data.classes)})
+    else:
+        OUT.print(f"{len(data.classes)} classes: {out}", markup=False)
 
 
 @app.command("birds")
@@ -145,6 +152,7 @@ def birds(
     interventions: Annotated[
         bool, typer.Option("--interventions/--no-interventions", help="Also draw test images without parts.")
     ] = True,
+    as_json: AsJson = False,
 ) -> None:
     """Draw birds: species defined by five parts, with part maps and every part removable."""
     from sic.data import birds_layout
@@ -164,4 +172,7 @@ def birds(
             )
         except FileExistsError as error:
             raise SicError(str(error)) from None
-    OUT.print(f"{classes * train} training and {classes * test} test images: {out}", markup=False)
+    if as_json:
+        print_json({"folder": str(out), "splits": {"train": classes * train, "test": classes * test}})
+    else:
+        OUT.print(f"{classes * train} training and {classes * test} test images: {out}", markup=False)
