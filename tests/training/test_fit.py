@@ -314,3 +314,32 @@ def test_other_sources_of_supports_learn_as_well(tmp_path: Path) -> None:
         )
     assert scores["exact"] >= 0.8
     assert min(scores.values()) > scores["exact"] - 0.21, scores
+
+
+def test_a_network_that_cannot_be_compiled_is_trained_nevertheless(
+    bird_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler fails where the backward pass is compiled, which is after the first forward pass."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+            raise TorchDynamoException("no such kernel")
+
+    class Told(Silent):
+        warnings: list[str] = []  # noqa: RUF012
+
+        def warn(self, text: str) -> None:
+            self.warnings.append(text)
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda images: Fails.apply(function(images)))
+    data = sic.data.open(bird_folders)
+    fit(data, small(data, epochs=2, compiled=True), tmp_path / "model", workers=0, reporter=Told())
+    assert any("cannot be compiled here (no such kernel)" in text for text in Told.warnings)
+    assert epochs_done(tmp_path / "model") == 2
+    assert outputs(tmp_path / "model", bird_folders).isfinite().all()

@@ -128,6 +128,16 @@ def test_a_bcosified_network_keeps_close_to_what_it_was(tmp_path: Path) -> None:
         chosen(found, biases="removed")
 
 
+def test_long_fits_on_a_gpu_are_compiled(tmp_path: Path) -> None:
+    """Counting supports, and small images less."""
+    found = data(tmp_path, per_class=100)
+    long = {"size": 224, "epochs": 900, "batch_size": 6}  # 200 images and as many supports
+    assert chosen(found, True, **long).compiled and "--no-compile" in notes(found, True, **long)
+    for change in ({"size": 112}, {"epochs": 500}, {"supports_per_class": 1}, {"support_source": "bank"}):
+        assert not chosen(found, True, **{**long, **change}).compiled
+    assert not chosen(found, False, **long).compiled and not chosen(found, True, **long, compiled=False).compiled
+
+
 def test_rendered_birds_are_seen_whole(tmp_path: Path) -> None:
     found = data(tmp_path, layout="FunnyBirds")
     assert chosen(found).preprocessing.fit == "squash"

@@ -126,7 +126,10 @@ def train(
         bool | None, typer.Option("--allow-leaks", help="Train although held-out images are copies of training images.")
     ] = None,
     compile: Annotated[
-        bool | None, typer.Option("--compile/--no-compile", help="Compile the network: pays in long runs on a GPU.")
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile", help="Compile the network; default: where it pays, in long fits on a GPU."
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     support_images: Annotated[

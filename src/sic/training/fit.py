@@ -76,7 +76,15 @@ def fit(
         module = _module(config, settings, material, load)
         if machines.first:
             _record(data, settings, material, folder, resume)
-        _optimise(module, data, settings, material, folder, resume, workers, reporter, machines)
+        try:
+            _optimise(module, data, settings, material, folder, resume, workers, reporter, machines)
+        except RuntimeError as error:
+            if not _failed_to_compile(error):
+                raise
+            reason = str(error).strip().split("\n")[0][:160]
+            reporter.warn(f"The network cannot be compiled here ({reason}); the training goes on without.")
+            module = _module(config, replace(settings, compiled=False), material, load)
+            _optimise(module, data, settings, material, folder, resume, workers, reporter, machines)
         if not machines.first:
             raise SystemExit(0)
         best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
@@ -90,6 +98,12 @@ def fit(
     config.training["best_epoch"] = best["epoch"] + 1
     directory.save(SavedModel(classifier, config, supports), folder)
     return {"validation": material.validation.samples, "test": material.test}
+
+
+def _failed_to_compile(error: RuntimeError) -> bool:
+    from torch._dynamo.exc import TorchDynamoException
+
+    return isinstance(error, TorchDynamoException)
 
 
 def _set_up_libraries(seed: int) -> None:

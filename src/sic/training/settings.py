@@ -66,6 +66,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 BCOS_TEMPERATURE: dict[RecipeName, float] = {"scratch": 0.1, "bcosify": 0.1}
 """Of the method bcos: outputs of its head are small at first, and would wait for the features to grow."""
+WORTH_COMPILING = 250_000
+"""Images of 224 px that a GPU must have before it. A ResNet50 was compiled in about 100 s beside an H200, and an image
+then took 0.16 ms instead of 1.3 (results/speed.json, results/loader.json): this is twice what makes up for that."""
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """What the paper does differently on FunnyBirds."""
 
@@ -111,7 +114,7 @@ class Settings:
     allow_leaks: bool = False
     """Train although pictures or groups that are trained on are also measured on."""
     compiled: bool = False
-    """Compile the network for training: about a minute once, then faster steps."""
+    """Compile the network for training: a minute or two, then faster steps."""
     preset: str | None = None
     """Where the settings came from that were not said."""
 
@@ -234,6 +237,9 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     if settings.support_source == "n-way" and settings.ways is None:
         settings = replace(settings, ways=min(len(data.classes), 2 * settings.batch_size))
         notes.append(f"{settings.ways} of {len(data.classes)} classes a step")
+    if gpu and "compiled" not in said and _work(settings, kind, number, len(data.classes)) >= WORTH_COMPILING:
+        settings = replace(settings, compiled=True)
+        notes.append("the network is compiled first, which takes a minute or two (--no-compile leaves it out)")
     temperature = f"T = {settings.temperature:g}, " if "temperature" in kind.options else ""
     notes.append(f"recipe {recipe_name}: {temperature}learning rate {settings.lr:g}, batches of {settings.batch_size}")
     if kind is SIC and recipe_name == "paper" and settings.weights is None:
@@ -241,6 +247,14 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
             "the paper's recipe without pretrained weights usually collapses; --recipe scratch is made for that"
         )
     return settings, notes
+
+
+def _work(settings: Settings, kind: type[Classifier], number: int, classes: int) -> float:
+    """What a fit has to embed, in images of 224 px: queries and supports."""
+    supports = settings.supports_per_class * (settings.ways or classes)
+    with_supports = kind.selections and settings.support_source != "bank"
+    per_query = 1 + (supports / settings.batch_size if with_supports else 0)
+    return settings.epochs * number * per_query * (settings.preprocessing.size / 224) ** 2
 
 
 def _temperature(kind: type[Classifier], recipe: RecipeName) -> float:
