@@ -110,7 +110,7 @@ class Training(lightning.LightningModule):
     def fade(self) -> None:
         """Bring the network as far from conventional to B-cos as it should be at this step."""
         faded: float | Tensor = self.faded
-        if 0 < faded < 1:
+        if faded < 1:  # as a tensor from the first step on: a number would be compiled in
             faded = self._faded = self._faded.to(self.device).fill_(faded)
         fade(self.classifier.backbone, faded)
 
