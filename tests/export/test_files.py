@@ -153,3 +153,9 @@ def test_the_command(sic: Sic, tmp_path: Path) -> None:  # noqa: F811
     assert said["outputs"] == ["logits", "evidence"] and said["bytes"] == (tmp_path / "model.pt2").stat().st_size
     agrees(Exported(Path(said["file"]), said["outputs"], said["difference"]), exported, 2)
     assert "must end in .onnx or .pt2" in sic.refuse("export", tmp_path / "model", "--to", tmp_path / "model.txt")
+
+
+@pytest.mark.slow
+def test_biases_that_the_image_carries(tmp_path: Path) -> None:
+    exported = model("resnet_tiny", form="bcosified", carried_biases=True)
+    agrees(export(exported, tmp_path / "model.onnx", explain=True), exported, 3)

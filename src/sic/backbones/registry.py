@@ -80,9 +80,8 @@ class Backbone(nn.Module):
 
     def feature_maps(self, prepared: Tensor) -> Tensor:
         """The last feature maps before pooling, N×F'×h×w (some networks have another F after it)."""
-        maps = self._fastest(getattr(self.network, "forward_features", self.network.forward))(
-            prepared
-        )  # timm's have it
+        layers = getattr(self.network, "forward_features", self.network.forward)  # timm's networks pool after them
+        maps = self._fastest(layers)(prepared)
         if maps.dim() != 4:
             raise SicError("This needs a backbone with feature maps: choose a convolutional one, not a transformer.")
         return maps

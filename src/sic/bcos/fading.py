@@ -9,12 +9,14 @@ destroys what it has learnt. Two ways to do it step by step:
   linear term like any other, which traces back to the pixels.
 """
 
+import math
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from sic.bcos.explanation import constant, is_explaining
-from sic.bcos.wide import sum_of_squares, wide_type
+from sic.bcos.wide import sum_of_squares
 
 MOMENTUM = 0.1
 """Of the running mean of sizes."""
@@ -47,10 +49,9 @@ class Fading:
 
 def _size(x: Tensor) -> Tensor:
     """Root mean square of each element of the batch, N×1×…; while explaining, linear in it."""
-    dims = tuple(range(1, x.dim()))
-    mean_square = sum_of_squares(x, dims, keepdim=True) / (x.numel() // len(x))
-    root = (mean_square + 1e-12).sqrt()
-    return (x * (x / root).detach()).mean(dims, keepdim=True, dtype=wide_type(x)) if is_explaining() else root
+    dims, number = tuple(range(1, x.dim())), math.prod(x.shape[1:])
+    root = (sum_of_squares(x, dims, keepdim=True) / number + 1e-12).sqrt()
+    return (x * (x / root).detach()).sum(dims, keepdim=True) / number if is_explaining() else root
 
 
 def _mean(sizes: Tensor) -> Tensor:
