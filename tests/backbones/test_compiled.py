@@ -19,7 +19,11 @@ def convolutions(graph: fx.GraphModule) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("name", "form", "progress"),
-    [("resnet_tiny", "bcos", 1.0), ("resnet_tiny", "bcosified", torch.tensor(0.5)), ("resnet_tiny", "bcosified", 1.0)],
+    [
+        ("resnet_tiny", "bcos", 1.0),
+        pytest.param("resnet_tiny", "bcosified", torch.tensor(0.5), marks=pytest.mark.slow),
+        pytest.param("resnet_tiny", "bcosified", 1.0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_compiled_step_convolves_once_a_layer_and_copies_nothing(
     name: str, form: Form, progress: float | Tensor
