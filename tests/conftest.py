@@ -1,6 +1,7 @@
 """Small data that tests make themselves, and models trained on it once per session."""
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from sic.data import birds
 
 # Two test processes on two cores: each gets one, and so do the processes that it starts.
 torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
+# Started in the background of a script, tests would ignore Ctrl-C, and so would the commands that they interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def draw_folders(root: Path, classes: int, images: int, size: int) -> Path:
