@@ -8,19 +8,14 @@ On birds drawn for it; accuracy and the FunnyBirds scores of the test images.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from command import sic
+
 SUPPORTS = 3
-
-
-def sic(*arguments: str) -> Any:
-    """One command as a user would give it; its JSON."""
-    done = subprocess.run([sys.executable, "-m", "sic", *arguments, "--json"], stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout)
 
 
 def main() -> None:

@@ -8,12 +8,13 @@ accuracy only shows that there is evidence to speak of.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from command import sic
 
 FAMILIES: dict[str, list[str]] = {
     "resnet18": [],
@@ -30,14 +31,6 @@ FAMILIES: dict[str, list[str]] = {
 }
 
 
-def sic(*arguments: str) -> Any:
-    """One command as a user would give it; its JSON, if it prints any."""
-    done = subprocess.run([sys.executable, "-m", "sic", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"sic {' '.join(arguments)} failed:\n{done.stderr}")
-    return json.loads(done.stdout) if "--json" in arguments else None
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/families.json"))
@@ -51,8 +44,8 @@ def main() -> None:
         def verified(family: str) -> dict[str, Any]:
             model = tempfile.mkdtemp(dir=scratch)
             given = ["--backbone", family.split()[0], "--size", arguments.size, "--epochs", "15", "--lr", "3e-4"]
-            trained = sic("train", birds, "--out", model, "--json", *given, *FAMILIES[family])
-            measured = sic("verify", model, "--json", "--no-compiled")
+            trained = sic("train", birds, "--out", model, *given, *FAMILIES[family])
+            measured = sic("verify", model, "--no-compiled")
             completeness = measured["axioms"]["completeness"]
             kept = {k: v for k, v in completeness.items() if k.startswith(("residual", "mean", "input"))}
             print(family, measured["passed"], kept, flush=True)

@@ -12,10 +12,10 @@ destroys what it has learnt. Two ways to do it step by step:
 import math
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from sic.bcos.explanation import constant, is_explaining
+from sic.bcos.processes import mean_of_all, processes
 from sic.bcos.wide import sum_of_squares
 
 MOMENTUM = 0.1
@@ -38,7 +38,9 @@ class Fading:
             return add_bias(out, bias, self.progress)
         size = _size(out)
         if self.training:
-            mean = _mean(size.detach())
+            mean = size.detach().mean()
+            if processes() > 1:
+                mean = mean_of_all(mean[None], len(size))[0]
             with torch.no_grad():
                 typical.lerp_(mean.to(typical.dtype), MOMENTUM)
         else:
@@ -52,20 +54,6 @@ def _size(x: Tensor) -> Tensor:
     dims, number = tuple(range(1, x.dim())), math.prod(x.shape[1:])
     root = (sum_of_squares(x, dims, keepdim=True) / number + 1e-12).sqrt()
     return (x * (x / root).detach()).sum(dims, keepdim=True) / number if is_explaining() else root
-
-
-def _mean(sizes: Tensor) -> Tensor:
-    """Over the batches of all processes that train together."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return _mean_of_all_processes(sizes)
-    return sizes.mean()
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _mean_of_all_processes(sizes: Tensor) -> Tensor:
-    total = torch.stack([sizes.sum(), sizes.new_tensor(float(len(sizes)))])
-    dist.all_reduce(total)
-    return total[0] / total[1]
 
 
 def fade(module: nn.Module, progress: float | Tensor) -> None:

@@ -5,14 +5,13 @@ norms of single images keep their centring, because an image's own mean is linea
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from sic.bcos.explanation import frozen
 from sic.bcos.fading import Fading
+from sic.bcos.processes import mean_of_all, processes
 from sic.bcos.wide import sum_of_squares, wide_type, widened
 
 
@@ -51,8 +50,8 @@ class BatchNormUncentred2d(Fading, nn.Module):
         # Faster than `var` on a CPU too, and exact enough while means stay below about 100 standard deviations.
         mean = x.mean(dim=dims, dtype=wide_type(x))
         squares = sum_of_squares(x, dims) / (x.numel() // x.shape[1])
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            mean, squares = of_all_processes(mean, squares, len(x))
+        if processes() > 1:
+            mean, squares = mean_of_all(torch.cat([mean, squares]), len(x)).chunk(2)
         variance = squares - mean.square()
         # Rounding may leave a little less than nothing. Gradients pass the clamp by: for them the kernel would have to
         # keep what it clamps, which Triton fails to compile (torch 2.11).
@@ -62,30 +61,6 @@ class BatchNormUncentred2d(Fading, nn.Module):
             if self.bias is not None:
                 self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
         return mean, variance
-
-
-class _SumOfAllProcesses(torch.autograd.Function):
-    """What one process puts in changes the outputs of all, so their gradients are summed as well."""
-
-    @staticmethod
-    def forward(ctx: Any, part: Tensor) -> Tensor:  # type: ignore[override]
-        total = part.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return total
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def of_all_processes(mean: Tensor, squares: Tensor, images: int) -> tuple[Tensor, Tensor]:
-    """Mean and mean square of every channel over the batches of all processes that train together."""
-    sums = _SumOfAllProcesses.apply(torch.cat([mean, squares, mean.new_ones(1)]) * images)
-    means = sums[:-1] / sums[-1]
-    return means[: len(mean)], means[len(mean) :]
 
 
 class LayerNorm(Fading, nn.Module):

@@ -7,12 +7,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sic.bcos.processes import processes
 from sic.errors import SicError
 from sic.methods import Comparing
 from sic.supports import Selection, room_for, select_how
 from sic.training.base import Candidates, Case, Training
 from sic.training.batches import Batch
-from sic.training.ranks import gathered, processes
+from sic.training.ranks import gathered
 from sic.training.settings import Settings
 
 

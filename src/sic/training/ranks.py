@@ -8,6 +8,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from sic.bcos.processes import processes
+
 
 @dataclass(frozen=True)
 class Share:
@@ -22,10 +24,6 @@ class Share:
         [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
         """
         return slice(total * self.rank // self.processes, total * (self.rank + 1) // self.processes)
-
-
-def processes() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def gathered(part: Tensor, total: int | None = None) -> Tensor:

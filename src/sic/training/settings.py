@@ -42,6 +42,7 @@ class Recipe:
     fading: float = 0.0
     """Share of the steps over which a bcosified network loses its constant biases and reaches its B."""
     backbone_b: float | None = None
+    """B of a bcosified backbone, where nobody says B."""
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -67,8 +68,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 BCOS_TEMPERATURE: dict[RecipeName, float] = {"scratch": 0.1, "bcosify": 0.1}
 """Of the method bcos: outputs of its head are small at first, and would wait for the features to grow."""
 WORTH_COMPILING = 250_000
-"""Images of 224 px that a GPU must have before it. A ResNet50 was compiled in about 100 s beside an H200, and an image
-then took 0.16 ms instead of 1.3 (results/speed.json, results/loader.json): this is twice what makes up for that."""
+"""Images of 224 px that a GPU must have before it. A ResNet50 was compiled in 137 s beside an H200, and an image then
+took 0.16 ms instead of 1.3 (results/speed.json, results/loader.json): this is twice what makes up for that."""
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """What the paper does differently on FunnyBirds."""
 
