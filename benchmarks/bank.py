@@ -22,6 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--classes", type=int, default=24)
     parser.add_argument("--images", type=int, default=60, help="of each class, to train on")
+    parser.add_argument("--test", type=int, default=20, help="of each class, to measure on")
     parser.add_argument("--epochs", type=int, default=15, help="of the exact step")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--size", type=int, default=64)
@@ -33,7 +34,7 @@ def main() -> None:
     content: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "epochs": epochs, "runs": []}
     with tempfile.TemporaryDirectory() as scratch:
         birds = f"{scratch}/birds"
-        drawn = ["--classes", str(arguments.classes), "--train", str(arguments.images), "--test", "10"]
+        drawn = ["--classes", str(arguments.classes), "--train", str(arguments.images), "--test", str(arguments.test)]
         sic("data", "birds", birds, *drawn, "--size", str(arguments.size))
         given = ["--size", str(arguments.size), "--batch-size", str(arguments.batch_size), "--backbone", "resnet_small"]
         for seed in arguments.seeds:

@@ -17,7 +17,9 @@ from typing import Any
 
 BACKBONE = "timm/tf_efficientnet_lite0"
 ARMS: dict[str, list[str]] = {
-    "bcosified": ["--form", "bcosified", "--weights", "WEIGHTS", "--b", "1.25"],
+    "bcosified": ["--form", "bcosified", "--weights", "WEIGHTS"],
+    "biases removed": ["--form", "bcosified", "--weights", "WEIGHTS", "--biases", "removed"],
+    "backbone B = 1": ["--form", "bcosified", "--weights", "WEIGHTS", "--backbone-b", "1"],
     "scratch": ["--form", "bcos"],
     "conventional": ["--method", "blackbox", "--weights", "WEIGHTS", "--lr", "3e-4"],
 }
@@ -43,7 +45,7 @@ def main() -> None:
     parser.add_argument("--weights", required=True, help="EfficientNet-Lite0, trained on ImageNet")
     parser.add_argument("--name", default="data")
     parser.add_argument("--note", default="", help="what a reader must know about the data")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=[*ARMS])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["bcosified", "scratch", "conventional"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--runs", type=Path, default=Path("runs/bcosified"))
     parser.add_argument("--out", type=Path, default=Path("results/bcosified"))

@@ -52,8 +52,9 @@ def test_no_worse_than_scikit_learn(number: int, spread: float) -> None:
             assert np.abs(rows[owners == centroid].mean(axis=0) - means[centroid]).max() < 0.05 * spread
 
 
-def test_separate_clusters_give_the_same_rows_as_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    classes = clusters([40, 90, 3, 25, 2, 60], spread=0.05)
+@pytest.mark.parametrize("spread", [0.05, 1.0, 3.0])
+def test_the_same_rows_as_with_scikit_learn(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = clusters([40, 90, 3, 25, 2, 60], spread)
     latents = np.concatenate(classes)
     order = np.random.default_rng(1).permutation(len(latents))
     ends = np.cumsum([len(rows) for rows in classes])

@@ -15,10 +15,8 @@ ITERATIONS, TOLERANCE = 300, 1e-4
 def kmeans(points: Tensor, sizes: Tensor, number: int, seed: int) -> Tensor:
     """`points` C×n×d, of which each class has as many rows as `sizes` (C) says → its centroids C×number×d, in double
     precision. Greedy k-means++ and Lloyd's iterations; a class's result does not depend on the others."""
-    mask = torch.arange(points.shape[1], device=points.device) < sizes[:, None]
-    middle = (points.double() * mask[..., None]).sum(dim=1, keepdim=True) / sizes[:, None, None]
-    points = (points - middle).to(points.dtype) * mask[..., None]  # small numbers: distances lose fewer digits
-    centres = _iterated(points, mask, _start(points, mask, sizes, number, seed))
+    points, mask, middle = _centred(points, sizes)
+    centres = _iterated(points, mask, _rows(points, _start(points, mask, sizes, number, seed)))
     distances, owners = _distances(points, centres).min(dim=2)
     best = (distances * mask[:, None]).sum(dim=2).argmin(dim=1)
     classes = torch.arange(len(points), device=points.device)
@@ -27,22 +25,36 @@ def kmeans(points: Tensor, sizes: Tensor, number: int, seed: int) -> Tensor:
     return torch.where(counts[:, 0] > 0, sums[:, 0] / counts[:, 0].clamp_min(1), centres) + middle
 
 
+@torch.no_grad()
+def starting_rows(points: Tensor, number: int, seed: int) -> Tensor:
+    """R×`number` rows of one class (n×d) that `kmeans` starts from, to start another implementation from the same."""
+    points, sizes = points[None], torch.tensor([len(points)])
+    centred, mask, _ = _centred(points, sizes)
+    return _start(centred, mask, sizes, number, seed)[0]
+
+
+def _centred(points: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Every class's points without their mean, which of them are there (C×n), and the mean (C×1×d)."""
+    mask = torch.arange(points.shape[1], device=points.device) < sizes[:, None]
+    middle = (points.double() * mask[..., None]).sum(dim=1, keepdim=True) / sizes[:, None, None]
+    return (points - middle).to(points.dtype) * mask[..., None], mask, middle  # small numbers lose fewer digits
+
+
 def _start(points: Tensor, mask: Tensor, sizes: Tensor, number: int, seed: int) -> Tensor:
-    """C×R×k×d: rows that are far from each other, each the best of a few drawn by their squared distance."""
+    """C×R×k rows that are far from each other, each the best of a few drawn by their squared distance."""
     trials = 2 + int(math.log(number))
     # The same draws for every class and on every device.
     draws = torch.rand(number, RESTARTS, trials, generator=torch.Generator().manual_seed(seed)).to(points.device)
-    centres = [_rows(points, (draws[0, :, 0] * sizes[:, None]).long())]
-    closest = _distances(points, centres[0][:, :, None])[:, :, 0] * mask[:, None]
+    chosen = [(draws[0, :, 0] * sizes[:, None]).long()]
+    closest = _distances(points, _rows(points, chosen[0])[:, :, None])[:, :, 0] * mask[:, None]
     for draw in draws[1:]:
         sums = closest.double().cumsum(dim=2)
         rows = torch.searchsorted(sums, draw * sums[..., -1:], right=True).minimum(sizes[:, None, None] - 1)
-        tried = _rows(points, rows)
-        closer = torch.minimum(closest[:, :, None], _distances(points, tried) * mask[:, None, None])
-        best = closer.sum(dim=3).argmin(dim=2)[..., None, None]
-        closest = closer.take_along_dim(best, dim=2)[:, :, 0]
-        centres.append(tried.take_along_dim(best, dim=2)[:, :, 0])
-    return torch.stack(centres, dim=2)
+        closer = torch.minimum(closest[:, :, None], _distances(points, _rows(points, rows)) * mask[:, None, None])
+        best = closer.sum(dim=3).argmin(dim=2, keepdim=True)
+        closest = closer.take_along_dim(best[..., None], dim=2)[:, :, 0]
+        chosen.append(rows.take_along_dim(best, dim=2)[:, :, 0])
+    return torch.stack(chosen, dim=2)
 
 
 def _iterated(points: Tensor, mask: Tensor, centres: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Choosing the cases: k-means per class on the latents, then the nearest image of that class to each centroid.
 
-With scikit-learn, class by class; where a GPU is given, many classes at once on it.
+With scikit-learn, class by class; where a GPU is given, many classes at once on it, from the same starting points.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sic.supports.kmeans import RESTARTS, kmeans
+from sic.supports.kmeans import kmeans, starting_rows
 
 Candidates = Mapping[int, Sequence[int]]
 """Rows of the latents per class."""
@@ -40,9 +40,11 @@ def centroids(latents: NDArray[np.float32], number: int, seed: int) -> NDArray[n
     from sklearn.cluster import KMeans  # takes seconds to load, and predicting does not need it
 
     # Identical latents make fewer distinct points than centroids: duplicates are as good a support as any.
-    points = np.unique(latents, axis=0)
-    found = KMeans(min(number, len(points)), n_init=RESTARTS, random_state=seed).fit(latents).cluster_centers_
-    return found[np.arange(number) % len(found)].astype(np.float64)
+    number_found = min(number, len(np.unique(latents, axis=0)))
+    starts = starting_rows(torch.from_numpy(latents), number_found, seed).numpy()
+    fits = [KMeans(number_found, init=latents[rows], n_init=1).fit(latents) for rows in starts]
+    found = min(fits, key=lambda fit: fit.inertia_).cluster_centers_
+    return found[np.arange(number) % number_found].astype(np.float64)
 
 
 def select_class(latents: NDArray[np.float32], number: int, seed: int, pinned: Sequence[int] = ()) -> NDArray[np.intp]:

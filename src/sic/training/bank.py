@@ -70,8 +70,20 @@ class SupportBank:
         vectors = torch.cat([latents, self.latents[random.flatten()].to(latents), nobody])
         who = torch.where(line < 0, len(vectors) - 1, line)
         drawn = torch.cat([rows, random.flatten(), rows.new_full((1,), -1)])[who]
-        may = (drawn >= 0) & (drawn != rows[:, None, None])
-        return Drawn(vectors[who.flatten()], drawn, may & (may.cumsum(2) <= self.supports_per_class))
+        return Drawn(vectors[who.flatten()], drawn, self._compared(drawn >= 0, labels, earlier))
+
+    def _compared(self, exists: Tensor, labels: Tensor, places: Tensor) -> Tensor:
+        """N×C×K: the first supports of every class, C×K; for a query that stands in its class's line itself, the others
+        of that line. `labels`: the line that it may stand in, N; `places`: where, N."""
+        number, width = len(labels), exists.shape[1]
+        position = torch.arange(width, device=exists.device)
+        first = position < self.supports_per_class
+        exists = torch.cat([exists, exists.new_zeros(1, width)])
+        result = (exists & first).expand(number, -1, -1).clone()
+        stands = (places < width)[:, None]
+        own = exists[labels] & (position != places[:, None]) & (first | stands)
+        result[torch.arange(number, device=labels.device), labels] = own
+        return result[:, :-1]
 
     def _random(self, number: int, step: int) -> tuple[Tensor, Tensor]:
         """Different random members of every class, C×`number`, and whether the class has so many."""

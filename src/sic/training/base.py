@@ -85,11 +85,22 @@ class Training(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         decay = self.settings.weight_decay
-        optimiser = torch.optim.AdamW(self.parameters(), lr=self.settings.lr, weight_decay=decay)
+        optimiser = torch.optim.AdamW(self.parameters(), lr=self.settings.lr, weight_decay=decay, fused=self.on_gpu)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimiser, lambda step: learning_rate_factor(step, self.steps_per_epoch, self.total_steps)
         )
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        # Lightning refuses to clip before a fused step, which matters where gradients are scaled; bf16's are not.
+        if gradient_clip_val is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
     @property
     def faded(self) -> float:

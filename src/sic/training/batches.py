@@ -94,6 +94,12 @@ class TrainingBatches(Dataset[Batch]):
     def __len__(self) -> int:
         return self.steps
 
+    @property
+    def images(self) -> int:
+        """How many a step embeds; with `ways`, about so many."""
+        sizes = [min(self.supports_per_class, len(members)) for members in self.candidates.values()]
+        return self.batch_size + sum(sizes[: self.ways])
+
     def __getitem__(self, key: tuple[int, int]) -> Batch:
         epoch, step = key
         if self._order[0] != epoch:

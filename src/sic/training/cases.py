@@ -83,7 +83,7 @@ class CaseTraining(Training):
                 self.candidates,
                 settings.supports_per_class,
                 settings.seed,
-                self.device if self.device.type == "cuda" else None,
+                self.device if self.on_gpu else None,
             )
         chosen = self.trainer.strategy.broadcast(chosen)
         assert chosen is not None

@@ -41,6 +41,9 @@ HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
 TRAININGS: dict[str, type[Training]] = {"sic": SICTraining, "nwhead": NWHeadTraining, "protopnet": ProtoPNetTraining}
 """Methods that are not trained like any classifier."""
 
+WAITS_FOR_PYTHON = 300
+"""Images of 224 px: a compiled step of fewer is over on a GPU before its kernels are launched (results/speed.json)."""
+
 
 def fit(
     data: ImageData,
@@ -249,6 +252,8 @@ def _optimise(
         on_device=gpu,
     )
     module.steps_per_epoch = len(batches)
+    small = batches.images * (preprocessing.size / 224) ** 2 <= WAITS_FOR_PYTHON
+    module.classifier.backbone.graphs = small and machines.processes == 1
     embedded = Views(material.train, train_targets, preprocessing)
     module.embedding = view_loader(embedded, workers)
     validation = Views(material.validation, Targets(material.validation.samples, classes), preprocessing)

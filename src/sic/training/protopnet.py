@@ -77,7 +77,7 @@ class ProtoPNetTraining(Training):
             {"params": [*classifier.add_on.parameters(), classifier.prototypes], "lr": settings.lr},
             {"params": list(classifier.last.parameters()), "lr": LAST * settings.lr},
         ]
-        optimiser = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
+        optimiser = torch.optim.AdamW(groups, weight_decay=settings.weight_decay, fused=self.on_gpu)
 
         def joint(step: int) -> float:
             return learning_rate_factor(step, self.steps_per_epoch, self.total_steps)
