@@ -301,6 +301,24 @@ def test_resume_with_other_sources_of_supports(bird_folders: Path, tmp_path: Pat
     assert torch.equal(outputs(tmp_path / "whole", bird_folders), outputs(tmp_path / "broken", bird_folders))
 
 
+@pytest.mark.parametrize("source", ["exact", "bank"])
+def test_a_fit_that_is_checked_now_and_then_resumes_after_the_last_check(
+    source: str, bird_folders: Path, tmp_path: Path
+) -> None:
+    data = sic.data.open(bird_folders)
+    settings = small(data, epochs=4, check_every=2, support_source=source)
+    fit(data, settings, tmp_path / "whole", workers=0)
+    rows = list(csv.DictReader((tmp_path / "whole" / "history.csv").open()))
+    assert [row["epoch"] for row in rows] == ["2", "4"]
+    with pytest.raises(KeyboardInterrupt):
+        fit(data, settings, tmp_path / "broken", workers=0, reporter=Interrupting(17))  # in the fourth epoch
+    assert epochs_done(tmp_path / "broken") == 1
+    fit(data, settings, tmp_path / "broken", workers=0, resume=True)
+    assert torch.equal(outputs(tmp_path / "whole", bird_folders), outputs(tmp_path / "broken", bird_folders))
+    with pytest.raises(SicError, match="--check-every 3 must divide --epochs 4"):
+        small(data, epochs=4, check_every=3)
+
+
 def test_other_sources_of_supports_learn_as_well(tmp_path: Path) -> None:
     """On five kinds of birds, at most 20 points below the exact step (one of 20 images is 5), with about as many images
     embedded in all: an exact step embeds 15 beside its 8 queries, so a bank's may have more, and do more epochs."""

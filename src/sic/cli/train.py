@@ -48,6 +48,10 @@ def train(
         typer.Option(help="sic, or one that it is compared with: blackbox, bcos, bagnet, nwhead, protopnet."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training images.")] = None,
+    check_every: Annotated[
+        int | None,
+        typer.Option(min=1, help="Choose supports, validate and save after every so many epochs; default: every one."),
+    ] = None,
     backbone: Annotated[str | None, typer.Option(help="Feature extractor.")] = None,
     form: Annotated[
         str | None,
@@ -147,6 +151,7 @@ def train(
         "preset": preset,
         "method": method,
         "epochs": epochs,
+        "check_every": check_every,
         "backbone": backbone,
         "form": form,
         "antialiased": antialias,

@@ -262,9 +262,11 @@ def _optimise(
         "dirpath": checkpoints,
         "enable_version_counter": False,
         "save_on_train_epoch_end": True,
+        "every_n_epochs": settings.check_every,
     }
     trainer = lightning.Trainer(
         max_epochs=settings.epochs,
+        check_val_every_n_epoch=settings.check_every,
         accelerator="gpu" if gpu else "cpu",
         devices=machines.devices,
         num_nodes=machines.nodes,

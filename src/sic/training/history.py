@@ -1,4 +1,4 @@
-"""What a run writes down after every epoch, and what it tells the user meanwhile."""
+"""What a run writes down whenever it was checked, and what it tells the user meanwhile."""
 
 import csv
 import time
@@ -42,14 +42,14 @@ def read_history(file: Path) -> list[dict[str, str]]:
 
 
 class History(lightning.Callback):
-    """One CSV row per epoch; after a resume, rows of epochs that are done again are replaced."""
+    """One CSV row per epoch that ends with a check; after a resume, rows of epochs that are done again are replaced."""
 
     def __init__(self, file: Path, reporter: Reporter) -> None:
         self.file, self.reporter = file, reporter
         self.started = time.monotonic()
         self.warned = False
 
-    def on_train_epoch_start(self, trainer: lightning.Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         self.started = time.monotonic()
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *args: Any) -> None:
@@ -61,7 +61,7 @@ class History(lightning.Callback):
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
         assert isinstance(module, Training)
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or (trainer.current_epoch + 1) % module.settings.check_every:
             return
         row: dict[str, Any] = {
             "epoch": trainer.current_epoch + 1,
@@ -78,6 +78,7 @@ class History(lightning.Callback):
                 writer.writerows([*rows, row])
 
         write_atomically(self.file, write)
+        self.started = time.monotonic()
         if module.collapsed is not None and not self.warned:
             self.reporter.warn(module.collapsed)
             self.warned = True

@@ -187,7 +187,7 @@ class Search:
         rows = read_history(one.folder / HISTORY)
         if rows:
             note = f"validation {float(rows[-1]['val_score']):.1%}"
-            reporter.advance(f"trial {one.number}", len(rows), self.settings.epochs, note)
+            reporter.advance(f"trial {one.number}", int(rows[-1]["epoch"]), self.settings.epochs, note)
         code = one.process.poll()
         said = one.said()  # after that: its last words are there
         lost = LOST.search(said)

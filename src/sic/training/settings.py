@@ -114,6 +114,8 @@ class Settings:
     """Hold validation images out of the training images although the data has its own: these are a fair test then."""
     allow_leaks: bool = False
     """Train although pictures or groups that are trained on are also measured on."""
+    check_every: int = 1
+    """After how many epochs supports are chosen, the validation images looked at, and all is saved."""
     compiled: bool = False
     """Compile the network for training: a minute or two, then faster steps."""
     preset: str | None = None
@@ -235,6 +237,10 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     settings = replace(settings, **said)
     if "biases" in said and settings.form != "bcosified":
         raise SicError("--biases is for --form bcosified: other networks have none to lose; leave it out.")
+    if settings.epochs % settings.check_every:
+        raise SicError(
+            f"--check-every {settings.check_every} must divide --epochs {settings.epochs}: the last epoch is checked."
+        )
     if settings.support_source == "n-way" and settings.ways is None:
         settings = replace(settings, ways=min(len(data.classes), 2 * settings.batch_size))
         notes.append(f"{settings.ways} of {len(data.classes)} classes a step")
