@@ -47,7 +47,8 @@ with open(folder.parent / "calls.txt", "a") as calls:
 if act == "refuse":
     sys.exit("sic: --weights is not there; name another.")
 folder.mkdir(exist_ok=True)
-(folder / "run.json").write_text(json.dumps({"settings": json.loads(settings)}))
+(folder / "new").write_text(json.dumps({"settings": json.loads(settings)}))
+(folder / "new").rename(folder / "run.json")  # all of it or nothing, as `sic train` does
 if act == "nan":
     sys.exit("sic: The loss became NaN or infinite in epoch 1; try a lower --lr (it was 9).")
 if act == "full":

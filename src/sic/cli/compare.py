@@ -13,7 +13,8 @@ import typer
 
 from sic.cli.console import OUT, Talker, print_json
 from sic.cli.evaluate import Device, Limit, Only, explain_with, open_suite, pick_device
-from sic.cli.search import SETTINGS, with_flags_of_train
+from sic.cli.jobs import Job, run_jobs
+from sic.cli.search import SETTINGS, tokens, with_flags_of_train
 from sic.cli.train import train as train_command
 from sic.errors import SicError
 
@@ -35,6 +36,7 @@ class Entry:
 
 @with_flags_of_train("resume", "seed", "method", "attribution")
 def compare(
+    context: typer.Context,
     runs: Annotated[
         list[str] | None,
         typer.Argument(help="Finished runs: model directories, NAME=RUN to name one, RUN:ATTRIBUTION to choose a way."),
@@ -49,10 +51,12 @@ def compare(
         typer.Option("--set", help="A setting of one method, such as sic:lr=0.001; bagnet:backbone= takes one back."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where runs, results, tables and plots go.")] = Path("runs/compare"),
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time; each gets a GPU while there are enough.")] = 1,
     only: Only = None,
     limit: Limit = None,
     device: Device = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    part: Annotated[bool, typer.Option("--part", hidden=True)] = False,
     **flags: Any,
 ) -> None:
     """Train methods (or take finished runs), evaluate each, and put them side by side.
@@ -64,7 +68,8 @@ def compare(
             "Name finished runs, or methods to train: sic compare RUN RUN …, or --train sic,bcos --data DATA."
         )
     defaults = inspect.signature(train_command).parameters
-    said = {SETTINGS.get(name, name): value for name, value in flags.items() if value != defaults[name].default}
+    typed = {name: value for name, value in flags.items() if value != defaults[name].default}
+    said = {SETTINGS.get(name, name): value for name, value in typed.items()}
     if runs and (said or special):
         named = ", ".join(sorted([*said, *(special or [])]))
         raise SicError(f"{named}: settings of the training mean nothing for runs that are finished.")
@@ -78,9 +83,15 @@ def compare(
             entries = _finished(runs or [])
         else:
             own = _settings_of_methods(special or [], [name.strip() for name in train.split(",")])
+            if jobs > 1:  # what each of them trains and measures is found finished below
+                common = {"workers": _share_of_workers(jobs), **typed, "data": data, "out": out, "only": only}
+                flags_of_all = tokens(context, common | {"limit": limit, "device": device})
+                run_jobs(_jobs(list(own), _seeds(seeds), special or [], out, flags_of_all), jobs, talker)
             entries = _trained({name: said | own[name] for name in own}, str(data), _seeds(seeds), out, talker)
         # What was trained here is measured on its own data, opened as it was for the training.
         results = _results(entries, None if train else data, protocols, limit, pick_device(device), out, talker)
+        if part:
+            return
         settings = {"train": train, "data": data, "only": protocols, "limit": limit, **said, "set": special or []}
         report = _report(entries, results, settings)
         files = _write(report, out)
@@ -113,6 +124,30 @@ def _settings_of_methods(special: list[str], methods: list[str]) -> dict[str, di
         name = setting.strip().replace("-", "_")
         for each in chosen:
             result[each][SETTINGS.get(name, name)] = _value(value.strip())
+    return result
+
+
+def _share_of_workers(jobs: int) -> int:
+    from sic.training.settings import loader_workers
+
+    return max(1, loader_workers() // jobs)
+
+
+def _jobs(names: list[str], seeds: list[int], special: list[str], out: Path, flags: list[str]) -> list[Job]:
+    """A process for every method and seed that is not trained yet."""
+    from sic.directory import CONFIG, read_config
+
+    result = []
+    methods = dict.fromkeys(name.partition(":")[0] for name in names)
+    for seed in seeds:
+        for method in methods:
+            folder = out / RUNS / f"{method}-seed{seed}"
+            if (folder / CONFIG).is_file() and read_config(folder)[0].figures:
+                continue
+            ways = ",".join(name for name in names if name.partition(":")[0] == method)
+            own = [part for text in special if text.partition(":")[0] == method for part in ("--set", text)]
+            arguments = ["compare", "--train", ways, "--seeds", str(seed), *own, *flags, "--part"]
+            result.append(Job(f"{method}, seed {seed}", arguments, folder.with_suffix(".log")))
     return result
 
 

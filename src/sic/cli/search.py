@@ -4,12 +4,10 @@ import csv
 import inspect
 import math
 import shlex
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sic.cli.console import OUT, Talker, print_json
+from sic.cli.jobs import leave_when_told
 from sic.cli.train import train
 from sic.errors import SicError
 
@@ -63,31 +62,26 @@ def search(
     """
     rates, temperatures = _numbers("--lr", lr), _numbers("--temperature", temperature)
     said = {name: value for name, value in flags.items() if value != inspect.signature(train).parameters[name].default}
-    # The trials' own processes end with this one, also when a scheduler ends it.
-    signal.signal(signal.SIGTERM, _leave)
+    leave_when_told()
     with Talker() as talker:
         talker.say("Loading …")
         from sic.training.settings import loader_workers
 
         found, said = _begin(data, out, storage, said, rates, temperatures, talker)
-        passed_on = [*_tokens(context, said), "--workers", str(max(1, loader_workers() // workers))]
+        passed_on = [*tokens(context, said), "--workers", str(max(1, loader_workers() // workers))]
 
         def command(point: "Point", folder: Path, goes_on: bool) -> list[str]:
             target = ["--out", str(folder), *_at(point, found), *(["--resume"] if goes_on else [])]
             return [sys.executable, "-m", "sic", "train", data, *target, *passed_on]
 
         found.run(command, workers, talker)
-    result = _result(found, data, _tokens(context, said))
+    result = _result(found, data, tokens(context, said))
     if json:
         print_json(result)
     else:
         _print(result)
     if result["best"] is None:
         raise SicError(f"None of the {len(result['trials'])} trials came through; {out}/trials has their logs.")
-
-
-def _leave(signal_number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + signal_number)
 
 
 def _numbers(flag: str, text: str | None) -> tuple[float, ...] | None:
@@ -160,7 +154,7 @@ def _agreed(said: dict[str, Any], before: dict[str, Any], out: Path) -> dict[str
     return before
 
 
-def _tokens(context: typer.Context, said: dict[str, Any]) -> list[str]:
+def tokens(context: typer.Context, said: dict[str, Any]) -> list[str]:
     """Flags as on a command line."""
     tokens = []
     for option in context.command.params:

@@ -142,7 +142,7 @@ class Search:
                     if self._look(one, reporter):
                         running.remove(one)
         finally:
-            stop(running)
+            stop([one.process for one in running])
             for one in running:
                 self._put_back(one.number)
                 one.log.close()
@@ -194,7 +194,7 @@ class Search:
         if code is None and lost is None:
             return False
         if code is None:
-            stop([one])
+            stop([one.process])
         self._note(one.number, seconds=round(time.monotonic() - one.began, 1))
         if code == 0 and lost is None:
             score = _score(one.folder)

@@ -1,4 +1,4 @@
-"""The process of one trial: alone with its log, on a GPU or on its share of the cores, ended as Ctrl-C would."""
+"""Processes that train: a trial alone with its log, a GPU or a share of the cores for each, ended as Ctrl-C would."""
 
 import fcntl
 import os
@@ -49,22 +49,22 @@ def locked_log(folder: Path) -> IO[bytes] | None:
     return log
 
 
-def stop(processes: Sequence[TrialProcess]) -> None:
+def stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
     """As Ctrl-C would, so that they can clean up; all of them may be continued."""
-    for one in processes:
-        one.process.send_signal(signal.SIGINT)
-    for one in processes:
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
         try:
-            one.process.wait(timeout=20)
+            process.wait(timeout=20)
         except subprocess.TimeoutExpired:
-            one.process.kill()
-            one.process.wait()
+            process.kill()
+            process.wait()
 
 
 def reason_of(said: str, code: int | None) -> str:
     """The last sentence of a process that failed."""
     if code is not None and code < 0:
-        return f"Its process was killed (signal {-code}); if that was for want of memory, use fewer --workers."
+        return f"Its process was killed (signal {-code}); if that was for want of memory, run fewer at a time."
     sentences = [line.removeprefix("sic: ") for line in said.splitlines() if line.startswith("sic: ")]
     return sentences[-1] if sentences else f"It ended with code {code}; its log says more."
 

@@ -1,0 +1,74 @@
+"""Several commands at a time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sic.cli.console import Talker
+from sic.cli.jobs import Job, run_jobs
+from sic.data import birds_layout
+from sic.errors import SicError
+
+
+def job(folder: Path, name: str, *arguments: str) -> Job:
+    return Job(name, list(arguments), folder / f"{name}.log")
+
+
+def test_one_that_fails_is_named_and_the_others_come_through(tmp_path: Path) -> None:
+    few = ["--classes", "2", "--train", "1", "--test", "1", "--size", "32"]
+    drawn = [job(tmp_path, f"drawn {i}", "data", "birds", str(tmp_path / str(i)), *few) for i in range(2)]
+    failing = job(tmp_path, "failing", "train", str(tmp_path / "nowhere"))
+    with pytest.raises(SicError, match=r"failing failed: .*nowhere.* The same command continues"):
+        run_jobs([drawn[0], failing, drawn[1]], 2, Talker())
+    assert all((tmp_path / str(i) / "classes.json").is_file() for i in range(2))
+
+
+@pytest.mark.slow
+def test_methods_trained_at_the_same_time_are_those_trained_one_by_one(tmp_path: Path) -> None:
+    birds = tmp_path / "birds"
+    birds_layout.write(birds, classes=3, train=8, test=2, size=32)
+
+    def compare(out: str, *more: str) -> dict[str, Any]:
+        flags = ["--data", str(birds), "--epochs", "2", "--backbone", "resnet_tiny", "--size", "32", "--workers", "1"]
+        flags += ["--set", "bcos:lr=0.01", "--only", "accuracy", "--seeds", "0,1", "--out", str(tmp_path / out)]
+        command = [sys.executable, "-m", "sic", "compare", "--train", "sic,bcos", *flags, *more, "--json"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    together = compare("together", "--jobs", "3")
+    assert together["methods"] == compare("alone")["methods"]
+    assert together["seeds"] == {"sic": [0, 1], "bcos": [0, 1]}
+    settings = json.loads((tmp_path / "together" / "runs" / "bcos-seed1" / "run.json").read_text())["settings"]
+    assert settings["lr"] == 0.01 and settings["seed"] == 1 and settings["epochs"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_what_ends_it_ends_all_of_them(how: signal.Signals, tmp_path: Path) -> None:
+    script = "from tests.cli.test_jobs import *; run_jobs([job(Path({!r}), str(i), 'data', 'birds', {!r} + str(i), "
+    script += "'--classes', '2', '--train', '700') for i in range(2)], 2, Talker())"
+    folder = str(tmp_path / "birds")
+    process = subprocess.Popen([sys.executable, "-c", script.format(str(tmp_path), folder)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not all("drawing" in _text(tmp_path / f"{i}.log") for i in range(2)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(how)
+    assert process.wait(timeout=60) != 0
+    assert not any(folder in _text(file) for file in Path("/proc").glob("[0-9]*/cmdline"))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:  # it is not there yet, or no longer
+        return ""
