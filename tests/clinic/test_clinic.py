@@ -182,9 +182,9 @@ def test_an_image_can_be_added_and_dropped_again(model: Path) -> None:
     assert clinic.list() == before and (model / "model.safetensors").read_bytes() == weights
 
 
-def test_an_untouched_class_is_selected_as_training_did(model: Path) -> None:
-    clinic = Clinic(model)
-    for name in ("blue", "green", "red"):  # for yellow two choices are equally good
+def test_an_untouched_class_is_selected_as_training_did(colour_images: Path, tmp_path: Path) -> None:
+    clinic = Clinic(make(tmp_path / "model", colour_images, per_class=3))
+    for name in ("blue", "green", "red", "yellow"):
         outcome = clinic.apply(Edit.reselect(name))
         assert outcome.labels == outcome.flips == []
     assert clinic.history() == []
