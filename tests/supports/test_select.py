@@ -3,6 +3,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from sklearn.cluster import KMeans
 
 from sic.supports import select, select_class, select_how
@@ -41,11 +42,9 @@ def test_against_all_assignments(number: int, seed: int) -> None:
     points = latents(8, seed=seed)
     centroids = means_of(points, number, seed)
     chosen = select_class(points, number, seed)
-    best = min(itertools.combinations(range(8), number), key=lambda rows: cost(rows, centroids, points))
-    assert tuple(chosen) == best
-    nearest = {int(((points - centroid) ** 2).sum(1).argmin()) for centroid in centroids}
-    if len(nearest) == number:
-        assert set(chosen.tolist()) == nearest
+    best = min(cost(rows, centroids, points) for rows in itertools.combinations(range(8), number))
+    assert len(set(chosen.tolist())) == number
+    assert cost(tuple(chosen), centroids, points) == pytest.approx(best, rel=1e-4)  # what is nearer by less is as near
 
 
 @pytest.mark.parametrize("pinned", [[5], [2, 7], [0, 1, 2]])
@@ -64,6 +63,16 @@ def test_the_pinned_take_a_centroid_each_and_the_others_are_filled_as_ever(pinne
     free = [row for row in range(8) if row not in pinned]
     best = min(itertools.combinations(free, 3 - len(pinned)), key=lambda rows: cost(rows, left, points))
     assert set(chosen.tolist()) == {*pinned, *best}
+
+
+@pytest.mark.parametrize("device", [None, torch.device("cpu")])
+def test_of_two_images_that_are_as_near_the_first_is_chosen(device: torch.device | None) -> None:
+    """Which of a pair is nearer to its mean is a matter of the last bits: those must not decide."""
+    rng = np.random.default_rng(0)
+    pairs = np.repeat(rng.gamma(2, 1, (3, 16)) * [[1], [5], [25]], 2, axis=0) + rng.normal(0, 0.1, (6, 16))
+    for seed in range(20):
+        points = (pairs * (1 + 1e-7 * np.random.default_rng(seed).standard_normal(pairs.shape))).astype(np.float32)
+        assert select(points, {0: list(range(6))}, 3, device=device)[0].tolist() == [0, 2, 4]
 
 
 def test_two_centroids_do_not_end_in_the_same_image(monkeypatch: pytest.MonkeyPatch) -> None:

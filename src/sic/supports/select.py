@@ -16,6 +16,8 @@ from sic.supports.kmeans import kmeans, starting_rows
 
 Candidates = Mapping[int, Sequence[int]]
 """Rows of the latents per class."""
+TIE = 1e-5
+"""Of the largest distance: what is nearer by less than that is as near. Both images of a cluster of two are."""
 AT_ONCE = 256 << 20
 """Bytes of latents that are on the device at a time."""
 
@@ -59,6 +61,7 @@ def select_class(latents: NDArray[np.float32], number: int, seed: int, pinned: S
         return np.arange(len(latents))
     means = centroids(latents, number, seed)
     distances = np.linalg.norm(means[:, None] - latents[None].astype(np.float64), axis=2)
+    distances += TIE * distances.max() * np.linspace(0, 1, len(latents))  # of images that are as near, the first
     fixed = np.asarray(pinned, dtype=np.intp)
     taken = linear_sum_assignment(distances[:, fixed])[0]
     distances = np.delete(distances, taken, axis=0)
@@ -90,11 +93,15 @@ def _select_on(
     for labels, points, sizes in _batches(device, latents, candidates, number):
         means = kmeans(points, sizes, number, seed)
         distances = torch.cdist(means, points.double(), compute_mode="donot_use_mm_for_euclid_dist")
-        distances.masked_fill_(torch.arange(points.shape[1], device=device) >= sizes[:, None, None], torch.inf)
+        rows = torch.arange(points.shape[1], device=device)
+        outside = rows >= sizes[:, None, None]
+        largest = distances.masked_fill(outside, 0).amax(dim=(1, 2), keepdim=True)
+        distances += TIE * largest * rows / (sizes[:, None, None] - 1)
+        distances.masked_fill_(outside, torch.inf)
         # The others take at most number - 1 of the rows that are nearest to a centroid.
         nearest = distances.topk(number, dim=2, largest=False)
-        for label, rows, costs in zip(labels, nearest.indices.cpu().numpy(), distances.cpu().numpy(), strict=True):
-            columns = np.unique(rows)
+        for label, near, costs in zip(labels, nearest.indices.cpu().numpy(), distances.cpu().numpy(), strict=True):
+            columns = np.unique(near)
             result[label] = np.sort(columns[linear_sum_assignment(costs[:, columns])[1]])
     return result
 

@@ -39,7 +39,8 @@ function smoothed(map, height, width, reach = 2) {
 export function prepare(map, [height, width]) {
   const drawn = smoothed(map, height, width);
   const sizes = drawn.map(Math.abs).sort();
-  const limit = Math.max(sizes[Math.floor(0.995 * (sizes.length - 1))], 1e-12);
+  const place = 0.995 * (sizes.length - 1), before = sizes[Math.floor(place)], after = sizes[Math.ceil(place)];
+  const limit = Math.max(before + (place % 1) * (after - before), 1e-12);
   return { drawn, limit, strength: Math.min(1, Math.abs(total(map)) / FULL_STRENGTH), height, width };
 }
 
