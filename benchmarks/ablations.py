@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from command import sic
+from command import draw_birds, sic
 
 from sic import load
+from sic.evaluate.compare import Metric, cell
 
 VARIANTS: dict[str, list[str]] = {
     "SIC as it is (3 supports, B = 2, T = 1)": [],
@@ -35,12 +36,12 @@ VARIANTS: dict[str, list[str]] = {
     "recipe of the paper": ["--recipe", "paper", "--augmentation", "affine"],
 }
 COLUMNS = {
-    "accuracy": "accuracy (%)",
-    "similar_case": "resembles a case (%)",
-    "Com": "completeness",
-    "Cor": "correctness",
-    "Con": "contrastivity",
-    "negative_mass": "negative share of supports (%)",
+    "accuracy": Metric("accuracy", percent=True),
+    "similar_case": Metric("resembles a case", percent=True),
+    "Com": Metric("completeness"),
+    "Cor": Metric("correctness"),
+    "Con": Metric("contrastivity"),
+    "negative_mass": Metric("negative share of supports", percent=True),
 }
 
 
@@ -62,14 +63,11 @@ def measured(name: str, seed: int, birds: Path, runs: Path, flags: list[str]) ->
 
 def table(runs: list[dict[str, Any]]) -> str:
     """Markdown: mean and, over several seeds, standard deviation."""
-    lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    titles = " | ".join(kind.title for kind in COLUMNS.values())
+    lines = [f"| | {titles} |", "|---" * (len(COLUMNS) + 1) + "|"]
     for name in dict.fromkeys(run["variant"] for run in runs):
-        cells = []
-        for key, title in COLUMNS.items():
-            factor, digits = (100, 1) if "%" in title else (1, 3)
-            values = [factor * run[key] for run in runs if run["variant"] == name and run[key] is not None]
-            spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.fmean(values):.{digits}f}{spread}" if values else "–")
+        own = [run for run in runs if run["variant"] == name]
+        cells = [cell([run[key] for run in own]).text(kind) for key, kind in COLUMNS.items()]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -88,8 +86,7 @@ def main() -> None:
     arguments = parser.parse_args()
     birds = arguments.runs / "birds"
     if not birds.is_dir():
-        drawn = ["--classes", str(arguments.classes), "--train", str(arguments.images), "--test", str(arguments.test)]
-        sic("data", "birds", str(birds), *drawn, "--size", str(arguments.size))
+        draw_birds(str(birds), arguments.classes, arguments.images, arguments.test, arguments.size)
     flags = ["--size", str(arguments.size), "--epochs", str(arguments.epochs), "--backbone", "resnet_small"]
     arguments.out.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "flags": flags, "runs": []}

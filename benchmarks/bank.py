@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from command import sic
+from command import draw_birds, sic
 
 SUPPORTS = 3
 
@@ -34,8 +34,7 @@ def main() -> None:
     content: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "epochs": epochs, "runs": []}
     with tempfile.TemporaryDirectory() as scratch:
         birds = f"{scratch}/birds"
-        drawn = ["--classes", str(arguments.classes), "--train", str(arguments.images), "--test", str(arguments.test)]
-        sic("data", "birds", birds, *drawn, "--size", str(arguments.size))
+        draw_birds(birds, arguments.classes, arguments.images, arguments.test, arguments.size)
         given = ["--size", str(arguments.size), "--batch-size", str(arguments.batch_size), "--backbone", "resnet_small"]
         for seed in arguments.seeds:
             for source in epochs:

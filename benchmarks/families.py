@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from command import sic
+from command import draw_birds, sic
 
 FAMILIES: dict[str, list[str]] = {
     "resnet18": [],
@@ -39,7 +39,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(arguments.parallel) as pool:
         birds = f"{scratch}/a few birds"
-        sic("data", "birds", birds, "--classes", "4", "--train", "100", "--test", "6", "--size", arguments.size)
+        draw_birds(birds, classes=4, train=100, test=6, size=int(arguments.size))
 
         def verified(family: str) -> dict[str, Any]:
             model = tempfile.mkdtemp(dir=scratch)

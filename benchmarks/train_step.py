@@ -42,7 +42,7 @@ from sic.data.images import Preprocessing
 from sic.methods import SIC
 from sic.training.bank import SupportBank
 from sic.training.batches import Batch
-from sic.training.fit import WAITS_FOR_PYTHON
+from sic.training.fit import worth_replaying
 from sic.training.losses import binary_loss
 from sic.training.module import SICTraining
 from sic.training.settings import Settings
@@ -96,7 +96,7 @@ def ours(backbone: str, case: Case, size: int, compiled: bool) -> tuple[nn.Modul
     """The module as `sic train` would make it, and the loss of its step."""
     images = 20 * case.classes
     network = backbones.create(backbone)
-    network.graphs = case.images * (size / 224) ** 2 <= WAITS_FOR_PYTHON
+    network.graphs = worth_replaying(case.images, size)
     classifier = SIC(network, case.classes, PER_CLASS * case.classes)
     settings = Settings(
         backbone, Preprocessing(size, size), 1, 1e-4, 30.0, case.queries, "paper", "none",

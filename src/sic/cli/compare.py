@@ -84,7 +84,9 @@ def compare(
         else:
             own = _settings_of_methods(special or [], [name.strip() for name in train.split(",")])
             if jobs > 1:  # what each of them trains and measures is found finished below
-                common = {"workers": _share_of_workers(jobs), **typed, "data": data, "out": out, "only": only}
+                from sic.training.settings import loader_workers
+
+                common = {"workers": loader_workers(jobs), **typed, "data": data, "out": out, "only": only}
                 flags_of_all = tokens(context, common | {"limit": limit, "device": device})
                 run_jobs(_jobs(list(own), _seeds(seeds), special or [], out, flags_of_all), jobs, talker)
             entries = _trained({name: said | own[name] for name in own}, str(data), _seeds(seeds), out, talker)
@@ -127,22 +129,14 @@ def _settings_of_methods(special: list[str], methods: list[str]) -> dict[str, di
     return result
 
 
-def _share_of_workers(jobs: int) -> int:
-    from sic.training.settings import loader_workers
-
-    return max(1, loader_workers() // jobs)
-
-
 def _jobs(names: list[str], seeds: list[int], special: list[str], out: Path, flags: list[str]) -> list[Job]:
     """A process for every method and seed that is not trained yet."""
-    from sic.directory import CONFIG, read_config
-
     result = []
     methods = dict.fromkeys(name.partition(":")[0] for name in names)
     for seed in seeds:
         for method in methods:
             folder = out / RUNS / f"{method}-seed{seed}"
-            if (folder / CONFIG).is_file() and read_config(folder)[0].figures:
+            if _is_trained(folder):
                 continue
             ways = ",".join(name for name in names if name.partition(":")[0] == method)
             own = [part for text in special if text.partition(":")[0] == method for part in ("--set", text)]
@@ -176,8 +170,15 @@ def _trained(methods: dict[str, dict[str, Any]], data: str, seeds: list[int], ou
     return sorted(entries, key=lambda entry: (order.index(entry.name), seeds.index(entry.seed)))
 
 
+def _is_trained(folder: Path) -> bool:
+    """Whether there is a model in it that has been measured, which is the last thing that a fit does."""
+    from sic.directory import CONFIG, read_config
+
+    return (folder / CONFIG).is_file() and bool(read_config(folder)[0].figures)
+
+
 def _train(method: str, seed: int, folder: Path, data: str, said: dict[str, Any], talker: Talker) -> None:
-    from sic.directory import CONFIG, RUN, read_config, read_run
+    from sic.directory import RUN, read_run
     from sic.model import fit
 
     resume = (folder / RUN).is_file()
@@ -185,7 +186,7 @@ def _train(method: str, seed: int, folder: Path, data: str, said: dict[str, Any]
         before, now = Path(read_run(folder)["data"]["opened_with"]["where"]), Path(data).resolve()
         if str(before) != data and now not in (before, *before.parents) and before not in now.parents:
             raise SicError(f"{folder} was trained on {before}, not on {data}; choose another --out.")
-    if resume and (folder / CONFIG).is_file() and read_config(folder)[0].figures:
+    if resume and _is_trained(folder):
         from sic.training import recorded_settings
 
         settings = {name: value for name, value in said.items() if name not in ("workers", "layout", "group")}

@@ -68,7 +68,7 @@ def search(
         from sic.training.settings import loader_workers
 
         found, said = _begin(data, out, storage, said, rates, temperatures, talker)
-        passed_on = [*tokens(context, said), "--workers", str(max(1, loader_workers() // workers))]
+        passed_on = [*tokens(context, said), "--workers", str(loader_workers(workers))]
 
         def command(point: "Point", folder: Path, goes_on: bool) -> list[str]:
             target = ["--out", str(folder), *_at(point, found), *(["--resume"] if goes_on else [])]

@@ -45,6 +45,11 @@ WAITS_FOR_PYTHON = 300
 """Images of 224 px: a compiled step of fewer is over on a GPU before its kernels are launched (results/speed.json)."""
 
 
+def worth_replaying(images: int, size: int) -> bool:
+    """Whether a compiled step of so many images should be replayed as CUDA graphs."""
+    return images * (size / 224) ** 2 <= WAITS_FOR_PYTHON
+
+
 def fit(
     data: ImageData,
     settings: Settings,
@@ -252,8 +257,8 @@ def _optimise(
         on_device=gpu,
     )
     module.steps_per_epoch = len(batches)
-    small = batches.images * (preprocessing.size / 224) ** 2 <= WAITS_FOR_PYTHON
-    module.classifier.backbone.graphs = small and machines.processes == 1
+    replayed = machines.processes == 1 and worth_replaying(batches.images, preprocessing.size)
+    module.classifier.backbone.graphs = replayed
     embedded = Views(material.train, train_targets, preprocessing)
     module.embedding = view_loader(embedded, workers)
     validation = Views(material.validation, Targets(material.validation.samples, classes), preprocessing)

@@ -320,6 +320,7 @@ def from_json(content: dict[str, Any]) -> Settings:
     return Settings(**{**content, "preprocessing": Preprocessing(**content["preprocessing"])})
 
 
-def loader_workers() -> int:
-    """Half of the cores decode and augment, at most eight."""
-    return min(8, max(1, len(os.sched_getaffinity(0)) // 2 if hasattr(os, "sched_getaffinity") else 1))
+def loader_workers(fits: int = 1) -> int:
+    """Half of the cores decode and augment, at most eight; where several fits run at a time, for each of them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return max(1, min(8, max(1, cores // 2)) // fits)
