@@ -68,7 +68,8 @@ def run_jobs(jobs: Sequence[Job], at_once: int, talker: Talker) -> None:
         for one in running:
             one.log.close()
     if failed:
-        more = f" So did {len(failed) - 1} others." if len(failed) > 1 else ""
+        others = len(failed) - 1
+        more = f" So did {others} other{'s' if others > 1 else ''}." if others else ""
         raise SicError(f"{failed[0]}{more} The same command continues where this one ended.")
 
 

@@ -1,0 +1,101 @@
+"""The referee on real data: every method of the paper's tables, trained and measured by one `sic compare`.
+
+    python benchmarks/rivals.py funnybirds DATA [--seeds 0] [-- more flags of sic compare]
+    python benchmarks/rivals.py voc DATA --weights FILE
+    python benchmarks/rivals.py chestxray DATA --weights FILE
+    python benchmarks/rivals.py rsna DATA --weights FILE
+
+FILE: EfficientNet-Lite0, trained on ImageNet. Everything that networks have in common is the same for all methods;
+BagNet has a network of its own, for which there are no weights. Writes results/NAME.json, with one value per seed of
+each method and metric, or the value itself where there is one seed; what says where maps lie also goes to
+results/localisation.json. What is finished is not trained again.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import record
+import torch
+
+from sic.directory import read_config
+
+METHODS = "sic,bcos,blackbox,nwhead,protopnet,protopnet:box,bagnet"
+PRETRAINED = [
+    *("--backbone", "timm/tf_efficientnet_lite0", "--size", "128", "--fit", "squash", "--batch-size", "64"),
+    *("--set", "blackbox:lr=3e-4"),
+]
+OWN_NETWORK = ["--set", "bagnet:backbone=", "--set", "bagnet:weights="]
+COMPARISONS: dict[str, list[str]] = {
+    "funnybirds": [
+        *("--train", METHODS, "--backbone", "resnet50", "--set", "bagnet:backbone=bagnet33", "--size", "128"),
+        *("--epochs", "60", "--check-every", "10", "--batch-size", "128", "--validation", "0.05"),
+        *("--only", "funnybirds"),
+    ],
+    # The NW-Head is for one label per image.
+    "voc": [
+        *("--train", METHODS.replace("nwhead,", ""), *PRETRAINED, *OWN_NETWORK, "--epochs", "10"),
+        *("--augmentation", "photo", "--hold-out"),
+        *("--only", "accuracy,localisation,unfamiliar"),
+    ],
+    "chestxray": [
+        *("--train", METHODS.replace("protopnet:box,", ""), *PRETRAINED, *OWN_NETWORK, "--epochs", "10"),
+        *("--augmentation", "xray"),
+        *("--group", r"person\d+_[a-z]+|(?:NORMAL2-)?IM-\d+", "--set", "nwhead:lr=3e-4"),
+        *("--only", "accuracy,unfamiliar"),
+    ],
+    "rsna": [
+        *("--train", "sic,bcos,blackbox", *PRETRAINED, "--epochs", "40", "--check-every", "4"),
+        *("--augmentation", "affine", "--balance", "--set", "blackbox:loss=bce", "--only", "accuracy,localisation"),
+    ],
+}  # fmt: skip
+PLACES = ("grid_2x2", "grid_3x3", "box_energy", "box_hit", "box_overlap")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=COMPARISONS)
+    parser.add_argument("data")
+    parser.add_argument("--weights")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--runs", type=Path, default=Path("runs/rivals"))
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    ours = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    arguments = parser.parse_args(ours)
+    name, runs = arguments.name, arguments.runs / arguments.name
+    flags = [*COMPARISONS[name], *sys.argv[len(ours) + 2 :]]
+    flags += ["--weights", arguments.weights] if arguments.weights else []
+    command = ["compare", "--data", arguments.data, "--seeds", arguments.seeds, *flags, "--out", str(runs), "--json"]
+    done = subprocess.run([sys.executable, "-m", "sic", *command], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    report: dict[str, Any] = json.loads(done.stdout)
+    methods = {
+        method: {key: found[0] if len(found) == 1 else found for key, found in values.items()}
+        for method, values in report["methods"].items()
+    }
+    content = {
+        "command": " ".join(["python", *sys.argv]),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "torch": torch.__version__,
+        "measured_on": report["data"],
+        "seeds": report["seeds"]["sic"],
+        "settings": {method: read_config(Path(folders[0]))[0].training for method, folders in report["runs"].items()},
+        "methods": methods,
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    places = {method: {key: values[key] for key in PLACES if key in values} for method, values in methods.items()}
+    if any(places.values()):
+        record.add(arguments.out / "localisation.json", {name: {"command": content["command"], "methods": places}})
+    if name == "funnybirds":
+        shutil.copy(runs / "radar.png", arguments.out / "funnybirds.png")
+    print((runs / "comparison.md").read_text())
+
+
+if __name__ == "__main__":
+    main()
