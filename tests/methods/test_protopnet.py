@@ -179,3 +179,14 @@ def test_prototypes_belong_to_classes_evenly_and_start_with_fixed_connections() 
     assert torch.equal(model.last.weight.detach(), expected)
     with pytest.raises(SicError, match="evenly"):
         ProtoPNet(net, 3, 7)
+
+
+@torch.no_grad()
+def test_a_yes_or_no_hears_its_own_prototypes_only_and_starts_from_no() -> None:
+    """With several labels an image that shows one class says nothing against another."""
+    model = ProtoPNet(backbones.create("resnet_tiny", "conventional"), CLASSES, CLASSES * PER_CLASS, loss="bce")
+    distances = torch.full((1, CLASSES * PER_CLASS, 2, 2), 1e6)
+    assert model.logits(distances)[0].tolist() == pytest.approx(CLASSES * [-5], abs=1e-3)
+    distances[0, :PER_CLASS, 1, 0] = 0.25
+    own = -5 + PER_CLASS * similarity(0.25)
+    assert model.logits(distances)[0].tolist() == pytest.approx([own, -5, -5], abs=1e-3)

@@ -11,16 +11,20 @@ from sic.methods.contract import Classifier, Contributions, Loss, as_columns, wi
 ENLARGED, BOX = "enlarged", "box"
 EPSILON = 1e-4
 AGAINST = -0.5
-"""What a prototype starts with for the other classes."""
+"""What a prototype starts with for the other classes, where classes exclude each other."""
+NO = -5.0
+"""What the logit of a yes or no starts from: the prototypes of its class must be found to make it a yes."""
 TOP = 0.95
 """A prototype's box holds the pixels of an enlarged similarity map above this quantile."""
 
 
 class ProtoPNet(Classifier):
-    """Logit of a class: its weights times the largest similarity of every prototype with a part of the image.
+    """Logit of a class: its weights times the largest similarity of every prototype with a part of the image, and a
+    bias where it is a yes or no by itself.
 
     Its pictures show where the class's own prototypes were found, each with what it adds to the logit: spread over the
-    enlarged similarity map, or over a box around its top. The residual is what prototypes of other classes add.
+    enlarged similarity map, or over a box around its top. The residual is what prototypes of other
+    classes add, and the bias.
     """
 
     forms = ("conventional",)
@@ -53,9 +57,11 @@ class ProtoPNet(Classifier):
         self.prototypes = nn.Parameter(torch.rand(supports, latent))
         owners = torch.arange(classes).repeat_interleave(supports // classes)
         self.register_buffer("prototype_classes", owners, persistent=False)
-        self.last = nn.Linear(supports, classes, bias=False)
+        self.last = nn.Linear(supports, classes, bias=loss == "bce")
         with torch.no_grad():
-            self.last.weight.fill_(AGAINST)[owners, torch.arange(supports)] = 1
+            self.last.weight.fill_(0 if loss == "bce" else AGAINST)[owners, torch.arange(supports)] = 1
+            if loss == "bce":
+                self.last.bias.fill_(NO)
         self.explain_with(attribution)
 
     @property

@@ -279,7 +279,8 @@ def _optimise(
         sync_batchnorm=gpu and machines.processes > 1,
         use_distributed_sampler=False,  # batches and views are shared out by themselves
         precision="bf16-mixed" if gpu else "32-true",
-        benchmark=gpu,  # all batches have one shape: the fastest convolution is worth looking for
+        # Looking for the fastest convolutions takes most of a minute: as compiling, it pays in long fits only.
+        benchmark=gpu and settings.compiled,
         gradient_clip_val=settings.clip,
         callbacks=[
             SharingOut([batches, embedded, validation]),
