@@ -56,6 +56,12 @@ COMPARISONS: dict[str, list[str]] = {
 PLACES = ("grid_2x2", "grid_3x3", "box_energy", "box_hit", "box_overlap")
 
 
+def localisation(file: Path) -> dict[str, Any]:
+    """Of what one model was found to do: where its maps lie, what chance would reach, and in how many images."""
+    found: dict[str, Any] = json.loads(file.read_text())["result"]["localisation"]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=COMPARISONS)
@@ -89,9 +95,13 @@ def main() -> None:
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    places = {method: {key: values[key] for key in PLACES if key in values} for method, values in methods.items()}
-    if any(places.values()):
-        record.add(arguments.out / "localisation.json", {name: {"command": content["command"], "methods": places}})
+    where = {method: {key: values[key] for key in PLACES if key in values} for method, values in methods.items()}
+    if any(where.values()):
+        details = {
+            file.stem.rpartition("-")[0]: localisation(file) for file in sorted((runs / "results").glob("*.json"))
+        }
+        places = {"command": content["command"], "methods": where, "details": details}
+        record.add(arguments.out / "localisation.json", {name: places})
     if name == "funnybirds":
         shutil.copy(runs / "radar.png", arguments.out / "funnybirds.png")
     print((runs / "comparison.md").read_text())
