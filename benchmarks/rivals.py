@@ -5,6 +5,8 @@
     python benchmarks/rivals.py chestxray DATA --weights FILE
     python benchmarks/rivals.py rsna DATA --weights FILE
 
+On FunnyBirds, where there are no weights to start from, all networks first learn to name the parts of training birds
+(dataset_train.json says which are there), then the species: a network of each form is trained once and shared.
 FILE: EfficientNet-Lite0, trained on ImageNet. Everything that networks have in common is the same for all methods;
 BagNet has a network of its own, for which there are no weights. Writes results/NAME.json, with one value per seed of
 each method and metric, or the value itself where there is one seed; what says where maps lie also goes to
@@ -12,7 +14,9 @@ results/localisation.json. What is finished is not trained again.
 """
 
 import argparse
+import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,19 +26,28 @@ from typing import Any
 import record
 import torch
 
-from sic.directory import read_config
+from sic.data.funnybirds import PARTS, REMOVED, class_parts
+from sic.directory import CONFIG, read_config
 
 METHODS = "sic,bcos,blackbox,nwhead,protopnet,protopnet:box,bagnet"
 PRETRAINED = [
     *("--backbone", "timm/tf_efficientnet_lite0", "--size", "128", "--fit", "squash", "--batch-size", "64"),
     *("--set", "blackbox:lr=3e-4"),
 ]
+BIRDS = [
+    *("--size", "192", "--fit", "squash", "--batch-size", "128", "--check-every", "10", "--validation", "0.05"),
+    *("--recipe", "scratch", "--augmentation", "affine", "--lr", "1e-3", "--compile"),
+]
+NETWORKS = {
+    "bcos": ("resnet50", ["sic", "bcos"]),
+    "blackbox": ("resnet50", ["blackbox", "nwhead", "protopnet"]),
+    "bagnet": ("bagnet33", ["bagnet"]),
+}
+"""Which method learns the parts of birds, on which network, and who starts from it."""
 OWN_NETWORK = ["--set", "bagnet:backbone=", "--set", "bagnet:weights="]
 COMPARISONS: dict[str, list[str]] = {
     "funnybirds": [
-        *("--train", METHODS, "--backbone", "resnet50", "--set", "bagnet:backbone=bagnet33", "--size", "128"),
-        *("--epochs", "60", "--check-every", "10", "--batch-size", "128", "--validation", "0.05"),
-        *("--only", "funnybirds"),
+        *("--train", METHODS, *BIRDS, "--epochs", "60", "--set", "protopnet:lr=3e-3", "--only", "funnybirds"),
     ],
     # The NW-Head is for one label per image.
     "voc": [
@@ -56,6 +69,35 @@ COMPARISONS: dict[str, list[str]] = {
 PLACES = ("grid_2x2", "grid_3x3", "box_energy", "box_hit", "box_overlap")
 
 
+def learn_parts(birds: Path, runs: Path, epochs: int) -> list[str]:
+    """Train a network of each form to name parts; returns the flags that let the methods start from it."""
+    runs.mkdir(parents=True, exist_ok=True)
+    table, variants = runs / "parts.csv", class_parts(birds)
+    with table.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["path", "label", "split"])
+        for number, scene in enumerate(json.loads((birds / "dataset_train.json").read_text())):
+            species = scene["class_idx"]
+            image = birds / "train" / str(species) / f"{number:06d}.png"
+            shown = [part for part in PARTS if scene[f"{part}_model"] != REMOVED]
+            if shown and image.is_file():
+                names = [f"{part} {variants[species][PARTS.index(part)]}" for part in shown]
+                rows.writerow([os.path.relpath(image, runs), "|".join(names), "train"])
+    started, flags = [], []
+    for method, (backbone, users) in NETWORKS.items():
+        folder = runs / f"parts-{method}"
+        train = ["train", str(table), "--method", method, "--backbone", backbone, *BIRDS, "--epochs", str(epochs)]
+        if not (folder / CONFIG).is_file():
+            with folder.with_suffix(".log").open("wb") as log:
+                command = [sys.executable, "-m", "sic", *train, "--out", str(folder)]
+                started.append(subprocess.Popen(command, stdout=log, stderr=log))
+        for user in users:
+            flags += ["--set", f"{user}:weights={folder}", "--set", f"{user}:backbone={backbone}"]
+    if any(code != 0 for code in [process.wait() for process in started]):
+        raise SystemExit(f"The parts were not learnt; see {runs}/*.log.")
+    return flags
+
+
 def localisation(file: Path) -> dict[str, Any]:
     """Of what one model was found to do: where its maps lie, what chance would reach, and in how many images."""
     found: dict[str, Any] = json.loads(file.read_text())["result"]["localisation"]
@@ -68,6 +110,7 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--weights")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--parts", type=int, default=40, help="epochs in which networks learn the parts of birds")
     parser.add_argument("--runs", type=Path, default=Path("runs/rivals"))
     parser.add_argument("--out", type=Path, default=Path("results"))
     ours = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
@@ -75,6 +118,8 @@ def main() -> None:
     name, runs = arguments.name, arguments.runs / arguments.name
     flags = [*COMPARISONS[name], *sys.argv[len(ours) + 2 :]]
     flags += ["--weights", arguments.weights] if arguments.weights else []
+    if name == "funnybirds":
+        flags += learn_parts(Path(arguments.data), runs, arguments.parts)
     command = ["compare", "--data", arguments.data, "--seeds", arguments.seeds, *flags, "--out", str(runs), "--json"]
     done = subprocess.run([sys.executable, "-m", "sic", *command], stdout=subprocess.PIPE, text=True)
     if done.returncode:
