@@ -95,7 +95,8 @@ class Slow:
         if self.kind == "contributions":
             return found.maps[0].double().numpy()
         weights, maps = found.weights[0].double().numpy(), found.maps[0].numpy()
-        return np.where(maps > 0, np.sqrt((weights**2).sum(0)), 0)
+        norms = np.where(maps > 0, np.sqrt((weights**2).sum(0)), 0)
+        return np.minimum(norms / max(np.percentile(norms, 99.9), 1e-12), 1)
 
     def importances(self, sample: Sample, target: int) -> tuple[dict[str, float], float]:
         """By the name of a part or the number of an object; and the sum of the whole map."""

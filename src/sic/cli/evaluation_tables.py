@@ -70,7 +70,7 @@ def _funnybirds(found: Mapping[str, Any]) -> Table:
     title = f"FunnyBirds ({found['images']} images, {found['objects']} background objects)"
     metrics = ("A", "BI", "CSDC", "PC", "DC", "D", "SD", "TS")
     table = _table(title, "what is summed", *metrics, "Com", "mean of 4", "Cor", "Con", "threshold")
-    for kind, words in {"contributions": "contributions", "alpha": "alpha ‖w‖"}.items():
+    for kind, words in {"contributions": "contributions", "alpha": "alpha (opacity)"}.items():
         if kind in found:
             values = {**found, **found[kind]}
             table.add_row(words, *(number(values[key], 2) for key in (*metrics, "Com", "Com_mean", "Cor", "Con")),

@@ -18,7 +18,7 @@ from sic.data.dataset import Sample
 from sic.data.funnybirds import object_counts, part_map, without_object, without_parts
 from sic.data.images import Preprocessing, read_image
 from sic.evaluate.outputs import FileViews, Watch, decoders, device_of, logits, nobody
-from sic.methods import Classifier, Contributions
+from sic.methods import Classifier, Contributions, opacity
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +29,8 @@ COLOURS = [(number, colour) for number, part in enumerate(PARTS) for colour in L
 OBJECT, OBJECTS = 204, 50
 """The colour of background object i is (204, 204, 204 + i), i < 50."""
 KINDS = ("contributions", "alpha")
-"""What is summed: the signed contributions; or `‖w‖` where they are positive, not smoothed."""
+"""What is summed: the signed contributions; or, where they are positive, the opacity of the colour picture, unsmoothed.
+It is relative to the most opaque pixels of the same picture, so that pictures of two classes are alike in scale."""
 
 
 def colour_numbers(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -62,8 +63,9 @@ def importance(maps: Tensor, numbers: Tensor, objects: int) -> tuple[Tensor, Ten
 def explained(contributions: Contributions) -> dict[str, Tensor]:
     """The maps that are scored, by their `KINDS`; a method without dynamic weights has no alpha."""
     maps, weights = contributions.maps, contributions.weights
-    alpha = {"alpha": weights.norm(dim=-3) * (maps > 0)} if weights.shape[-3] else {}
-    return {"contributions": maps, **alpha}
+    if not weights.shape[-3]:
+        return {"contributions": maps}
+    return {"contributions": maps, "alpha": opacity(weights.norm(dim=-3) * (maps > 0))}
 
 
 @dataclass(frozen=True)

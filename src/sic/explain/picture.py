@@ -1,10 +1,12 @@
-"""Pictures of contributions. Only here is anything scaled, smoothed or clipped."""
+"""Pictures of contributions: scaled, smoothed and clipped, as contributions themselves never are."""
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+
+from sic.methods import opacity
 
 SMOOTHING = 9
 FULL_STRENGTH = 0.5
@@ -32,8 +34,7 @@ def alpha(weights: Tensor, maps: Tensor, smooth: bool = True) -> Tensor:
     norms = weights.norm(dim=1) * (maps >= 0)
     if smooth:
         norms = F.avg_pool2d(norms[:, None], SMOOTHING, 1, SMOOTHING // 2)[:, 0]
-    top = norms.flatten(1).quantile(0.999, dim=1)[:, None, None]
-    return (norms / top.clamp_min(1e-12)).clamp(0, 1)
+    return opacity(norms)
 
 
 def rgba(weights: Tensor, maps: Tensor, smooth: bool = True) -> Tensor:

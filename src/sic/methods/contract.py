@@ -47,6 +47,12 @@ class Contributions:
         )
 
 
+def opacity(norms: Tensor) -> Tensor:
+    """Of the alpha channel of colour pictures: `‖w‖` (…×H×W) by its 99.9th percentile, at most 1."""
+    top = norms.flatten(-2).quantile(0.999, dim=-1)[..., None, None]
+    return (norms / top.clamp_min(1e-12)).clamp(0, 1)
+
+
 def without_weights(maps: Tensor, value: Tensor, constant: Tensor) -> Contributions:
     """Of a method that has no dynamic weights."""
     return Contributions(maps, maps.new_zeros(*maps.shape[:-2], 0, *maps.shape[-2:]), value, constant)
