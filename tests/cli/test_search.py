@@ -1,6 +1,7 @@
 """`sic search` from the outside: what it says, writes and survives."""
 
 import csv
+import inspect
 import os
 import shlex
 import signal
@@ -13,6 +14,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from sic.cli.search import SETTINGS
+from sic.cli.train import train
+from sic.training.of_method import FLAGS
+from sic.training.settings import Settings
 from tests.cli.conftest import Sic
 
 pytest.importorskip("optuna")
@@ -21,6 +26,14 @@ SMALL = ["--epochs", 2, "--backbone", "resnet_tiny", "--size", 32, "--batch-size
 
 
 @pytest.mark.slow
+def test_every_flag_of_train_is_a_setting_that_search_and_compare_pass_on() -> None:
+    settings = {*Settings.__dataclass_fields__, "size", "fit"}
+    of_the_run = {"data", "layout", "group", "roi", "out", "workers", "devices", "nodes", "resume", "json"}
+    flags = set(inspect.signature(train).parameters) - of_the_run
+    assert {SETTINGS.get(name, name) for name in flags} <= settings
+    assert {flag.replace("-", "_"): setting for setting, flag in FLAGS.items()} == SETTINGS
+
+
 def test_wrong_calls_get_one_sentence_and_leave_nothing(sic: Sic, bird_folders: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for flags, words in (

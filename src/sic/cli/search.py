@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from sic.training.grid import Point
     from sic.training.search import Search
 
-SETTINGS = {"antialias": "antialiased", "supports": "supports_per_class", "support_images": "keep_support_images"}
+SETTINGS = {
+    "antialias": "antialiased",
+    "compile": "compiled",
+    "supports": "supports_per_class",
+    "support_images": "keep_support_images",
+}
 """Flags of `sic train` that are not called like their setting."""
 
 
