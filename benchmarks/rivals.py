@@ -36,7 +36,7 @@ PRETRAINED = [
 ]
 BIRDS = [
     *("--size", "192", "--fit", "squash", "--batch-size", "128", "--check-every", "10", "--validation", "0.05"),
-    *("--recipe", "scratch", "--augmentation", "affine", "--lr", "1e-3", "--compile"),
+    *("--recipe", "scratch", "--augmentation", "affine", "--lr", "2e-3", "--compile"),
 ]
 NETWORKS = {
     "bcos": ("resnet50", ["sic", "bcos"]),
