@@ -17,7 +17,6 @@ import argparse
 import csv
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +27,9 @@ import torch
 
 from sic.data.funnybirds import PARTS, REMOVED, class_parts
 from sic.directory import CONFIG, read_config
+from sic.evaluate.compare import Values, cell
+from sic.evaluate.plots import save
+from sic.report.radar import FUNNYBIRDS, funnybirds_radar
 
 METHODS = "sic,bcos,blackbox,nwhead,protopnet,protopnet:box,bagnet"
 PRETRAINED = [
@@ -98,6 +100,15 @@ def learn_parts(birds: Path, runs: Path, epochs: int) -> list[str]:
     return flags
 
 
+def as_the_paper(values: Values) -> Values:
+    """FunnyBirds by the opacity of colour pictures where a method has them; by signed maps as `…_contributions`."""
+    plain = {key: found for key, found in values.items() if not key.endswith("_alpha")}
+    colour = {key: values[f"{key}_alpha"] for key in plain if f"{key}_alpha" in values}
+    if all(value is None for found in colour.values() for value in found):
+        return plain
+    return plain | colour | {f"{key}_contributions": plain[key] for key in colour}
+
+
 def localisation(file: Path) -> dict[str, Any]:
     """Of what one model was found to do: where its maps lie, what chance would reach, and in how many images."""
     found: dict[str, Any] = json.loads(file.read_text())["result"]["localisation"]
@@ -115,6 +126,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"))
     ours = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     arguments = parser.parse_args(ours)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     name, runs = arguments.name, arguments.runs / arguments.name
     flags = [*COMPARISONS[name], *sys.argv[len(ours) + 2 :]]
     flags += ["--weights", arguments.weights] if arguments.weights else []
@@ -125,10 +137,14 @@ def main() -> None:
     if done.returncode:
         raise SystemExit(done.returncode)
     report: dict[str, Any] = json.loads(done.stdout)
+    every = {method: as_the_paper(values) for method, values in report["methods"].items()}
     methods = {
         method: {key: found[0] if len(found) == 1 else found for key, found in values.items()}
-        for method, values in report["methods"].items()
+        for method, values in every.items()
     }
+    if name == "funnybirds":
+        rings = {method: {key: cell(values[key]).mean for key in FUNNYBIRDS} for method, values in every.items()}
+        save(funnybirds_radar(rings, "sic and bcos: opacity of colour pictures"), arguments.out / "funnybirds.png")
     content = {
         "command": " ".join(["python", *sys.argv]),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
@@ -138,7 +154,6 @@ def main() -> None:
         "settings": {method: read_config(Path(folders[0]))[0].training for method, folders in report["runs"].items()},
         "methods": methods,
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     where = {method: {key: values[key] for key in PLACES if key in values} for method, values in methods.items()}
     if any(where.values()):
@@ -147,8 +162,6 @@ def main() -> None:
         }
         places = {"command": content["command"], "methods": where, "details": details}
         record.add(arguments.out / "localisation.json", {name: places})
-    if name == "funnybirds":
-        shutil.copy(runs / "radar.png", arguments.out / "funnybirds.png")
     print((runs / "comparison.md").read_text())
 
 

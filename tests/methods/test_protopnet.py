@@ -11,7 +11,7 @@ from torch import Tensor
 from sic import backbones
 from sic.data.images import Preprocessing
 from sic.errors import SicError
-from sic.methods import ProtoPNet
+from sic.methods import LOSSES, Loss, ProtoPNet
 from sic.training.protopnet import ProtoPNetTraining, prototype_costs
 from sic.training.settings import Settings
 from tests.models import settle
@@ -23,10 +23,10 @@ def pixels(number: int) -> Tensor:
     return torch.randint(0, 256, (number, 3, SIZE, SIZE), generator=torch.Generator().manual_seed(4)).to(torch.uint8)
 
 
-def build(attribution: str = "enlarged") -> ProtoPNet:
+def build(attribution: str = "enlarged", loss: Loss = "ce") -> ProtoPNet:
     torch.manual_seed(0)
     net = backbones.create("resnet_tiny", "conventional")
-    model = ProtoPNet(net, CLASSES, CLASSES * PER_CLASS, latent=8, attribution=attribution)
+    model = ProtoPNet(net, CLASSES, CLASSES * PER_CLASS, latent=8, loss=loss, attribution=attribution)
     settle(model, pixels(8) / 255)
     with torch.no_grad():  # prototypes like what there is to find
         patches = model.patches(pixels(8) / 255)
@@ -133,16 +133,19 @@ def test_stages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("attribution", ProtoPNet.attributions)
+@pytest.mark.parametrize("loss", LOSSES)
 @torch.no_grad()
-def test_maps_add_up_to_what_the_classes_own_prototypes_add(attribution: str) -> None:
-    model, images = build(attribution), pixels(3) / 255
+def test_maps_add_up_to_what_the_classes_own_prototypes_add(attribution: str, loss: Loss) -> None:
+    model, images = build(attribution, loss), pixels(3) / 255
     targets = torch.tensor([[0, 2], [1, 1], [2, 0]])
     explained = model.explain(images, targets)
     logits, evidence = model.answer(images)
     torch.testing.assert_close(explained.value, logits.gather(1, targets))
     own = evidence.unflatten(1, (CLASSES, PER_CLASS)).sum(dim=2).gather(1, targets)
     torch.testing.assert_close(explained.maps.sum(dim=(2, 3)), own, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(explained.residual, logits.gather(1, targets) - own, rtol=1e-4, atol=1e-4)
+    assert explained.constant.unique().tolist() == [-5 if loss == "bce" else 0]
+    others = logits.gather(1, targets) - own - explained.constant
+    torch.testing.assert_close(explained.residual, others, rtol=1e-4, atol=1e-4)
     single = model.explain_evidence(images, torch.tensor([[0, 1], [2, 3], [4, 5]]))
     torch.testing.assert_close(single.value, evidence[torch.arange(3)[:, None], torch.tensor([[0, 1], [2, 3], [4, 5]])])
     torch.testing.assert_close(single.maps.sum(dim=1), explained.maps[torch.arange(3), [0, 0, 0]])

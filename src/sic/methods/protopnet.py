@@ -23,8 +23,8 @@ class ProtoPNet(Classifier):
     bias where it is a yes or no by itself.
 
     Its pictures show where the class's own prototypes were found, each with what it adds to the logit: spread over the
-    enlarged similarity map, or over a box around its top. The residual is what prototypes of other
-    classes add, and the bias.
+    enlarged similarity map, or over a box around its top. The constant is the bias, the residual
+    what prototypes of other classes add.
     """
 
     forms = ("conventional",)
@@ -106,7 +106,8 @@ class ProtoPNet(Classifier):
         own = columns[:, :, None] * per_class + torch.arange(per_class, device=columns.device)
         shares = self._shares(distances, own.flatten(1), images.shape[-2:])
         maps = shares.unflatten(1, own.shape[1:]).sum(dim=2)
-        return without_weights(maps, value, torch.zeros_like(value)).reshape(targets.shape)
+        constant = torch.zeros_like(value) if self.last.bias is None else self.last.bias[columns]
+        return without_weights(maps, value, constant).reshape(targets.shape)
 
     @torch.no_grad()
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
