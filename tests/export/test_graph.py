@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from sic import backbones
 from sic.errors import SicError
-from sic.export.graph import Explaining, _avg_pool2d_backward, _convolution_backward
-from sic.methods import BlackBox
+from sic.export.graph import Explaining, _avg_pool2d_backward, _constant_pad_nd, _convolution_backward, exported
+from sic.methods import SIC, BlackBox
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,22 @@ def test_poolings(
         strides = [] if stride is None else pair(stride)
         found = _avg_pool2d_backward(gradient, images, pair(kernel), strides, pair(padding), ceil, count, divisor)
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "pads", [[1, 2], [0, 1, 0, 1], [2, 0, 3, 1], [-1, -2, 0, -1], [-1, 2, 0, 0], [1, 1, 0, 0, 2, 1]]
+)
+def test_paddings(pads: list[int]) -> None:
+    images = torch.rand(2, 3, 6, 5)
+    assert torch.equal(_constant_pad_nd(images, pads, 0.5), F.pad(images, pads, value=0.5))
+
+
+@pytest.mark.slow
+def test_padding_leaves_the_length_of_batches_open() -> None:
+    """Networks that pad as TensorFlow does."""
+    classifier = SIC(backbones.create("timm/tf_efficientnet_lite0", "bcosified", measure=False), 2, 2)
+    program = exported(Explaining(classifier).eval(), 32)
+    assert program.module()(torch.rand(3, 3, 32, 32))[0].shape == (3, 2)
 
 
 def test_what_cannot_be_traced_back_is_refused() -> None:

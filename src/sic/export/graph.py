@@ -63,6 +63,7 @@ def _traced(module: Explaining, example: Tensor) -> nn.Module:
     backwards: dict[Any, Callable[..., Any]] = {
         aten.convolution_backward.default: _convolution_backward,
         aten.avg_pool2d_backward.default: _avg_pool2d_backward,
+        aten.constant_pad_nd.default: _constant_pad_nd,
     }
     with mode:
         graph = make_fx(module, backwards)(fake)
@@ -99,6 +100,17 @@ def _convolution_backward(
         for i in range(2)
     ]
     return aten.convolution(gradient, weight, None, stride, padding, dilation, True, rest, groups), None, None
+
+
+def _constant_pad_nd(images: Tensor, pads: list[int], value: float = 0) -> Tensor:
+    """From pieces, where less than nothing cuts off: what torch itself does fixes the length of the batch."""
+    for dim, before, after in zip(range(images.dim() - 1, -1, -1), pads[::2], pads[1::2], strict=False):
+        shape, start, end = list(images.shape), max(0, -before), images.shape[dim] - max(0, -after)
+        first, last = (
+            images.new_full([*shape[:dim], max(0, length), *shape[dim + 1 :]], value) for length in (before, after)
+        )
+        images = torch.cat([first, images.narrow(dim, start, end - start), last], dim)
+    return images
 
 
 def _avg_pool2d_backward(
