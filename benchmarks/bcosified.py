@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from command import ours_and_passed_on
+
 BACKBONE = "timm/tf_efficientnet_lite0"
 ARMS: dict[str, list[str]] = {
     "bcosified": ["--form", "bcosified", "--weights", "WEIGHTS"],
@@ -49,9 +51,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--runs", type=Path, default=Path("runs/bcosified"))
     parser.add_argument("--out", type=Path, default=Path("results/bcosified"))
-    ours = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    ours, passed_on = ours_and_passed_on()
     arguments = parser.parse_args(ours)
-    arguments.flags = sys.argv[len(ours) + 2 :]
+    arguments.flags = passed_on
     for folder in (arguments.runs, arguments.out):
         folder.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "note": arguments.note, "runs": []}

@@ -19,3 +19,10 @@ def draw_birds(folder: str, classes: int, train: int, test: int, size: int) -> N
     """So many of each class."""
     numbers = {"--classes": classes, "--train": train, "--test": test, "--size": size}
     sic("data", "birds", folder, *(part for flag, number in numbers.items() for part in (flag, str(number))))
+
+
+def ours_and_passed_on() -> tuple[list[str], list[str]]:
+    """The arguments of a benchmark before and after `--`: its own, and those that it hands to `sic`."""
+    given = sys.argv[1:]
+    end = given.index("--") if "--" in given else len(given)
+    return given[:end], given[end + 1 :]

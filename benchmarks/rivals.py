@@ -24,8 +24,11 @@ from typing import Any
 
 import record
 import torch
+from command import ours_and_passed_on
 
-from sic.data.funnybirds import PARTS, REMOVED, class_parts
+from sic.cli.console import Talker
+from sic.cli.jobs import Job, run_jobs
+from sic.data.funnybirds import PARTS, class_parts, open_funnybirds, visible_parts
 from sic.directory import CONFIG, read_config
 from sic.evaluate.compare import Values, cell
 from sic.evaluate.plots import save
@@ -75,28 +78,25 @@ def learn_parts(birds: Path, runs: Path, epochs: int) -> list[str]:
     """Train a network of each form to name parts; returns the flags that let the methods start from it."""
     runs.mkdir(parents=True, exist_ok=True)
     table, variants = runs / "parts.csv", class_parts(birds)
+    scenes = json.loads((birds / "dataset_train.json").read_text())
     with table.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["path", "label", "split"])
-        for number, scene in enumerate(json.loads((birds / "dataset_train.json").read_text())):
-            species = scene["class_idx"]
-            image = birds / "train" / str(species) / f"{number:06d}.png"
-            shown = [part for part in PARTS if scene[f"{part}_model"] != REMOVED]
-            if shown and image.is_file():
-                names = [f"{part} {variants[species][PARTS.index(part)]}" for part in shown]
-                rows.writerow([os.path.relpath(image, runs), "|".join(names), "train"])
-    started, flags = [], []
+        for sample in open_funnybirds(birds).splits["train"]:
+            scene = scenes[int(sample.path.stem)]
+            own = dict(zip(PARTS, variants[scene["class_idx"]], strict=True))
+            if names := [f"{part} {own[part]}" for part in visible_parts(scene)]:
+                rows.writerow([os.path.relpath(sample.path, runs), "|".join(names), "train"])
+    jobs, flags = [], []
     for method, (backbone, users) in NETWORKS.items():
         folder = runs / f"parts-{method}"
         train = ["train", str(table), "--method", method, "--backbone", backbone, *BIRDS, "--epochs", str(epochs)]
         if not (folder / CONFIG).is_file():
-            with folder.with_suffix(".log").open("wb") as log:
-                command = [sys.executable, "-m", "sic", *train, "--out", str(folder)]
-                started.append(subprocess.Popen(command, stdout=log, stderr=log))
+            jobs.append(Job(f"parts, {method}", [*train, "--out", str(folder)], folder.with_suffix(".log")))
         for user in users:
             flags += ["--set", f"{user}:weights={folder}", "--set", f"{user}:backbone={backbone}"]
-    if any(code != 0 for code in [process.wait() for process in started]):
-        raise SystemExit(f"The parts were not learnt; see {runs}/*.log.")
+    with Talker() as talker:
+        run_jobs(jobs, len(jobs), talker)
     return flags
 
 
@@ -124,11 +124,11 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=40, help="epochs in which networks learn the parts of birds")
     parser.add_argument("--runs", type=Path, default=Path("runs/rivals"))
     parser.add_argument("--out", type=Path, default=Path("results"))
-    ours = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    ours, passed_on = ours_and_passed_on()
     arguments = parser.parse_args(ours)
     arguments.out.mkdir(parents=True, exist_ok=True)
     name, runs = arguments.name, arguments.runs / arguments.name
-    flags = [*COMPARISONS[name], *sys.argv[len(ours) + 2 :]]
+    flags = [*COMPARISONS[name], *passed_on]
     flags += ["--weights", arguments.weights] if arguments.weights else []
     if name == "funnybirds":
         flags += learn_parts(Path(arguments.data), runs, arguments.parts)

@@ -25,7 +25,6 @@ pytest.importorskip("optuna")
 SMALL = ["--epochs", 2, "--backbone", "resnet_tiny", "--size", 32, "--batch-size", 16, "--seed", 3]
 
 
-@pytest.mark.slow
 def test_every_flag_of_train_is_a_setting_that_search_and_compare_pass_on() -> None:
     settings = {*Settings.__dataclass_fields__, "size", "fit"}
     of_the_run = {"data", "layout", "group", "roi", "out", "workers", "devices", "nodes", "resume", "json"}
@@ -34,6 +33,7 @@ def test_every_flag_of_train_is_a_setting_that_search_and_compare_pass_on() -> N
     assert {flag.replace("-", "_"): setting for setting, flag in FLAGS.items()} == SETTINGS
 
 
+@pytest.mark.slow
 def test_wrong_calls_get_one_sentence_and_leave_nothing(sic: Sic, bird_folders: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for flags, words in (

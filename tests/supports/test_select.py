@@ -42,9 +42,12 @@ def test_against_all_assignments(number: int, seed: int) -> None:
     points = latents(8, seed=seed)
     centroids = means_of(points, number, seed)
     chosen = select_class(points, number, seed)
-    best = min(cost(rows, centroids, points) for rows in itertools.combinations(range(8), number))
-    assert len(set(chosen.tolist())) == number
-    assert cost(tuple(chosen), centroids, points) == pytest.approx(best, rel=1e-4)  # what is nearer by less is as near
+    costs = {rows: cost(rows, centroids, points) for rows in itertools.combinations(range(8), number)}
+    as_near = [rows for rows, found in costs.items() if found <= min(costs.values()) * (1 + 1e-5)]
+    assert tuple(chosen) == min(as_near, key=sum)  # of images that are as near, the first
+    nearest = {int(((points - centroid) ** 2).sum(1).argmin()) for centroid in centroids}
+    if len(nearest) == number and len(as_near) == 1:
+        assert set(chosen.tolist()) == nearest
 
 
 @pytest.mark.parametrize("pinned", [[5], [2, 7], [0, 1, 2]])

@@ -16,10 +16,14 @@ def is_funnybirds(root: Path) -> bool:
     return (root / "classes.json").is_file() and (root / "dataset_train.json").is_file()
 
 
+def visible_parts(scene: Mapping[str, Any]) -> list[str]:
+    return [part for part in PARTS if scene.get(f"{part}_model") != REMOVED]
+
+
 def consistent_classes(scene: Mapping[str, Any], classes: list[dict[str, Any]]) -> tuple[int, ...]:
     """Every class whose parts agree with all parts that the scene shows: each of them is a correct answer."""
     own = classes[scene["class_idx"]]["parts"]
-    visible = [part for part in PARTS if scene.get(f"{part}_model") != REMOVED]
+    visible = visible_parts(scene)
     return tuple(entry["class_idx"] for entry in classes if all(entry["parts"][part] == own[part] for part in visible))
 
 

@@ -107,9 +107,10 @@ def _constant_pad_nd(images: Tensor, pads: list[int], value: float = 0) -> Tenso
     for dim, before, after in zip(range(images.dim() - 1, -1, -1), pads[::2], pads[1::2], strict=False):
         shape, start, end = list(images.shape), max(0, -before), images.shape[dim] - max(0, -after)
         first, last = (
-            images.new_full([*shape[:dim], max(0, length), *shape[dim + 1 :]], value) for length in (before, after)
+            [images.new_full([*shape[:dim], length, *shape[dim + 1 :]], value)] if length > 0 else []
+            for length in (before, after)
         )
-        images = torch.cat([first, images.narrow(dim, start, end - start), last], dim)
+        images = torch.cat([*first, images.narrow(dim, start, end - start), *last], dim)
     return images
 
 
