@@ -9,11 +9,10 @@ Writes ablations.json and the table, ablations.md. Runs that are finished are no
 import argparse
 import json
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
-from command import draw_birds, sic
+from command import as_typed, draw_birds, sic
 
 from sic import load
 from sic.evaluate.compare import Metric, cell
@@ -89,7 +88,7 @@ def main() -> None:
         draw_birds(str(birds), arguments.classes, arguments.images, arguments.test, arguments.size)
     flags = ["--size", str(arguments.size), "--epochs", str(arguments.epochs), "--backbone", "resnet_small"]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "flags": flags, "runs": []}
+    content: dict[str, Any] = {"command": as_typed(), "flags": flags, "runs": []}
     for seed in arguments.seeds:
         for name in arguments.only:
             content["runs"].append(measured(name, seed, birds, arguments.runs, flags))

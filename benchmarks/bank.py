@@ -8,12 +8,11 @@ On birds drawn for it; accuracy and the FunnyBirds scores of the test images.
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from command import draw_birds, sic
+from command import as_typed, draw_birds, sic
 
 SUPPORTS = 3
 
@@ -31,7 +30,7 @@ def main() -> None:
     arguments = parser.parse_args()
     more = 1 + SUPPORTS * arguments.classes / arguments.batch_size
     epochs = {"exact": arguments.epochs, "bank": round(arguments.epochs * more)}
-    content: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "epochs": epochs, "runs": []}
+    content: dict[str, Any] = {"command": as_typed(), "epochs": epochs, "runs": []}
     with tempfile.TemporaryDirectory() as scratch:
         birds = f"{scratch}/birds"
         draw_birds(birds, arguments.classes, arguments.images, arguments.test, arguments.size)

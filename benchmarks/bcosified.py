@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from command import ours_and_passed_on
+from command import as_typed, ours_and_passed_on
 
 BACKBONE = "timm/tf_efficientnet_lite0"
 ARMS: dict[str, list[str]] = {
@@ -56,7 +56,7 @@ def main() -> None:
     arguments.flags = passed_on
     for folder in (arguments.runs, arguments.out):
         folder.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "note": arguments.note, "runs": []}
+    content: dict[str, Any] = {"command": as_typed(), "note": arguments.note, "runs": []}
     for seed in arguments.seeds:
         for arm in arguments.arms:
             run = train(arguments, arm, seed)

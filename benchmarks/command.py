@@ -1,6 +1,7 @@
 """Commands of `sic` as a user would give them."""
 
 import json
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -19,6 +20,11 @@ def draw_birds(folder: str, classes: int, train: int, test: int, size: int) -> N
     """So many of each class."""
     numbers = {"--classes": classes, "--train": train, "--test": test, "--size": size}
     sic("data", "birds", folder, *(part for flag, number in numbers.items() for part in (flag, str(number))))
+
+
+def as_typed() -> str:
+    """The command that runs this benchmark, for the record."""
+    return shlex.join(["python", *sys.argv])
 
 
 def ours_and_passed_on() -> tuple[list[str], list[str]]:

@@ -8,7 +8,6 @@ conventional network of the same shape: same images, same batches, float32 witho
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import record
 import torch
+from command import as_typed
 from torch import Tensor, nn
 
 from sic import backbones
@@ -105,7 +105,7 @@ def main() -> None:
             if turn > 0:  # the first round warms up
                 found[name].append(result)
     content: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": as_typed(),
         "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -8,13 +8,12 @@ accuracy only shows that there is evidence to speak of.
 
 import argparse
 import json
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from command import draw_birds, sic
+from command import as_typed, draw_birds, sic
 
 FAMILIES: dict[str, list[str]] = {
     "resnet18": [],
@@ -53,7 +52,7 @@ def main() -> None:
             return {**figures, **kept}
 
         found = dict(zip(FAMILIES, pool.map(verified, FAMILIES), strict=True))
-    content = {"command": " ".join(["python", *sys.argv]), "families": found}
+    content = {"command": as_typed(), "families": found}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(content, indent=1) + "\n")
 

@@ -24,12 +24,12 @@ from typing import Any
 
 import record
 import torch
-from command import ours_and_passed_on
+from command import as_typed, ours_and_passed_on
 
 from sic.cli.console import Talker
 from sic.cli.jobs import Job, run_jobs
 from sic.data.funnybirds import PARTS, class_parts, open_funnybirds, visible_parts
-from sic.directory import CONFIG, read_config
+from sic.directory import CONFIG, RUN, read_config
 from sic.evaluate.compare import Values, cell
 from sic.evaluate.plots import save
 from sic.report.radar import FUNNYBIRDS, funnybirds_radar
@@ -41,7 +41,7 @@ PRETRAINED = [
 ]
 BIRDS = [
     *("--size", "192", "--fit", "squash", "--batch-size", "128", "--check-every", "10", "--validation", "0.05"),
-    *("--recipe", "scratch", "--augmentation", "affine", "--lr", "2e-3", "--compile"),
+    *("--recipe", "scratch", "--augmentation", "affine", "--compile"),
 ]
 NETWORKS = {
     "bcos": ("resnet50", ["sic", "bcos"]),
@@ -52,7 +52,8 @@ NETWORKS = {
 OWN_NETWORK = ["--set", "bagnet:backbone=", "--set", "bagnet:weights="]
 COMPARISONS: dict[str, list[str]] = {
     "funnybirds": [
-        *("--train", METHODS, *BIRDS, "--epochs", "60", "--set", "protopnet:lr=3e-3", "--only", "funnybirds"),
+        *("--train", METHODS, *BIRDS, "--epochs", "30", "--lr", "1e-3", "--set", "protopnet:lr=3e-3"),
+        *("--set", "sic:lr=5e-4", "--set", "nwhead:lr=5e-4", "--only", "funnybirds"),
     ],
     # The NW-Head is for one label per image.
     "voc": [
@@ -90,9 +91,12 @@ def learn_parts(birds: Path, runs: Path, epochs: int) -> list[str]:
     jobs, flags = [], []
     for method, (backbone, users) in NETWORKS.items():
         folder = runs / f"parts-{method}"
-        train = ["train", str(table), "--method", method, "--backbone", backbone, *BIRDS, "--epochs", str(epochs)]
+        train = ["train", str(table), "--method", method, "--backbone", backbone, *BIRDS, "--lr", "2e-3"]
+        train += ["--epochs", str(epochs), "--out", str(folder)]
+        if (folder / RUN).is_file():
+            train.append("--resume")
         if not (folder / CONFIG).is_file():
-            jobs.append(Job(f"parts, {method}", [*train, "--out", str(folder)], folder.with_suffix(".log")))
+            jobs.append(Job(f"parts, {method}", train, folder.with_suffix(".log")))
         for user in users:
             flags += ["--set", f"{user}:weights={folder}", "--set", f"{user}:backbone={backbone}"]
     with Talker() as talker:
@@ -146,7 +150,7 @@ def main() -> None:
         rings = {method: {key: cell(values[key]).mean for key in FUNNYBIRDS} for method, values in every.items()}
         save(funnybirds_radar(rings, "sic and bcos: opacity of colour pictures"), arguments.out / "funnybirds.png")
     content = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": as_typed(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "torch": torch.__version__,
         "measured_on": report["data"],
@@ -157,9 +161,9 @@ def main() -> None:
     (arguments.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     where = {method: {key: values[key] for key in PLACES if key in values} for method, values in methods.items()}
     if any(where.values()):
-        details = {
-            file.stem.rpartition("-")[0]: localisation(file) for file in sorted((runs / "results").glob("*.json"))
-        }
+        now = {read_config(Path(folder))[1][:8] for folders in report["runs"].values() for folder in folders}
+        named = [(*file.stem.rpartition("-"), file) for file in sorted((runs / "results").glob("*.json"))]
+        details = {model: localisation(file) for model, _, checksum, file in named if checksum in now}
         places = {"command": content["command"], "methods": where, "details": details}
         record.add(arguments.out / "localisation.json", {name: places})
     print((runs / "comparison.md").read_text())

@@ -8,12 +8,12 @@ Without a GPU the batched way is measured on the CPU, where `sic` itself uses sc
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from command import as_typed
 from numpy.typing import NDArray
 
 from sic.supports import select
@@ -58,7 +58,7 @@ def main() -> None:
     found = {name: inertia(points, rows, images) for name, rows in chosen.items()}
     ratios = found["batched"] / found["scikit-learn"]
     content = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": as_typed(),
         "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

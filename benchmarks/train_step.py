@@ -35,6 +35,7 @@ from typing import Any
 
 import record
 import torch
+from command import as_typed
 from torch import Tensor, nn
 
 from sic import backbones
@@ -301,7 +302,7 @@ def main() -> None:
         work(arguments.task, arguments)
         return
     about: dict[str, Any] = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": as_typed(),
         "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU",
         "torch": torch.__version__,
         "compiled": arguments.compiled,
