@@ -52,7 +52,7 @@ NETWORKS = {
 OWN_NETWORK = ["--set", "bagnet:backbone=", "--set", "bagnet:weights="]
 COMPARISONS: dict[str, list[str]] = {
     "funnybirds": [
-        *("--train", METHODS, *BIRDS, "--epochs", "30", "--lr", "1e-3", "--set", "protopnet:lr=3e-3"),
+        *("--train", METHODS, *BIRDS, "--epochs", "40", "--lr", "1e-3", "--set", "protopnet:lr=3e-3"),
         *("--set", "sic:lr=5e-4", "--set", "nwhead:lr=5e-4", "--only", "funnybirds"),
     ],
     # The NW-Head is for one label per image.
