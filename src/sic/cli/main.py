@@ -22,6 +22,8 @@ from sic.cli import (
     train,
     verify,
 )
+from sic.cli.jobs import leave_when_told
+from sic.cli.launch import started
 from sic.errors import SicError
 from sic.version import __version__
 
@@ -70,6 +72,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a letter shows a question mark
+    if not started():  # whoever started several of us ends them in its own way
+        leave_when_told()
     try:
         app()
     except SicError as error:

@@ -51,11 +51,14 @@ def locked_log(folder: Path) -> IO[bytes] | None:
 
 def stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
     """As Ctrl-C would, so that they can clean up; all of them may be continued."""
+    # A script's `… &` ignores Ctrl-C, and so does all that it starts.
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     for process in processes:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM if ignored else signal.SIGINT)
+    deadline = time.monotonic() + 20
     for process in processes:
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=max(0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
