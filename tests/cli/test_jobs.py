@@ -57,7 +57,7 @@ def test_what_ends_it_ends_all_of_them(how: str, in_script: bool, tmp_path: Path
     script = "from tests.cli.test_jobs import *; "
     script += "signal.signal(signal.SIGINT, signal.SIG_IGN); " if in_script else ""  # as behind `&`
     script += "run_jobs([job(Path({!r}), str(i), 'data', 'birds', {!r} + str(i), "
-    script += "'--classes', '2', '--train', '700') for i in range(2)], 2, Talker())"
+    script += "'--classes', '2', '--train', '7000') for i in range(2)], 2, Talker())"
     folder = str(tmp_path / "birds")
     process = subprocess.Popen([sys.executable, "-c", script.format(str(tmp_path), folder)], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
