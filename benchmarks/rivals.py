@@ -91,11 +91,10 @@ def learn_parts(birds: Path, runs: Path, epochs: int) -> list[str]:
     jobs, flags = [], []
     for method, (backbone, users) in NETWORKS.items():
         folder = runs / f"parts-{method}"
-        train = ["train", str(table), "--method", method, "--backbone", backbone, *BIRDS, "--lr", "2e-3"]
-        train += ["--epochs", str(epochs), "--out", str(folder)]
-        if (folder / RUN).is_file():
-            train.append("--resume")
         if not (folder / CONFIG).is_file():
+            train = ["train", str(table), "--method", method, "--backbone", backbone, *BIRDS, "--lr", "2e-3"]
+            train += ["--epochs", str(epochs), "--out", str(folder)]
+            train += ["--resume"] if (folder / RUN).is_file() else []
             jobs.append(Job(f"parts, {method}", train, folder.with_suffix(".log")))
         for user in users:
             flags += ["--set", f"{user}:weights={folder}", "--set", f"{user}:backbone={backbone}"]

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sic.cli.console import OUT, Talker, print_json
+from sic.cli.jobs import leave_when_told
 from sic.cli.train import train
 from sic.errors import SicError
 
@@ -66,6 +67,7 @@ def search(
     """
     rates, temperatures = _numbers("--lr", lr), _numbers("--temperature", temperature)
     said = {name: value for name, value in flags.items() if value != inspect.signature(train).parameters[name].default}
+    leave_when_told()  # also where SLURM has started several searches
     with Talker() as talker:
         talker.say("Loading …")
         from sic.training.settings import loader_workers
