@@ -19,6 +19,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +113,13 @@ def as_the_paper(values: Values) -> Values:
     return plain | colour | {f"{key}_contributions": plain[key] for key in colour}
 
 
-def localisation(file: Path) -> dict[str, Any]:
-    """Of what one model was found to do: where its maps lie, what chance would reach, and in how many images."""
-    found: dict[str, Any] = json.loads(file.read_text())["result"]["localisation"]
-    return found
+def details(runs: Path, folders: Iterable[str], check: str) -> dict[str, Any]:
+    """All that a check found of each model, beside the table's figures: chance, number of images, curves."""
+    now = {read_config(Path(folder))[1][:8] for folder in folders}
+    named = [(*file.stem.rpartition("-"), file) for file in sorted((runs / "results").glob("*.json"))]
+    return {
+        model: json.loads(file.read_text())["result"][check] for model, _, checksum, file in named if checksum in now
+    }
 
 
 def main() -> None:
@@ -154,16 +158,16 @@ def main() -> None:
         "torch": torch.__version__,
         "measured_on": report["data"],
         "seeds": report["seeds"]["sic"],
-        "settings": {method: read_config(Path(folders[0]))[0].training for method, folders in report["runs"].items()},
+        "settings": {method: read_config(Path(first))[0].training for method, (first, *_) in report["runs"].items()},
         "methods": methods,
     }
+    folders = [folder for several in report["runs"].values() for folder in several]
+    if name == "funnybirds":
+        content["details"] = details(runs, folders, "funnybirds")
     (arguments.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     where = {method: {key: values[key] for key in PLACES if key in values} for method, values in methods.items()}
     if any(where.values()):
-        now = {read_config(Path(folder))[1][:8] for folders in report["runs"].values() for folder in folders}
-        named = [(*file.stem.rpartition("-"), file) for file in sorted((runs / "results").glob("*.json"))]
-        details = {model: localisation(file) for model, _, checksum, file in named if checksum in now}
-        places = {"command": content["command"], "methods": where, "details": details}
+        places = {"command": content["command"], "methods": where, "details": details(runs, folders, "localisation")}
         record.add(arguments.out / "localisation.json", {name: places})
     print((runs / "comparison.md").read_text())
 
