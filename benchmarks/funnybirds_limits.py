@@ -3,8 +3,8 @@
     python benchmarks/funnybirds_limits.py DATA MODEL…
 
 Of the test images: in how many the parts that can be seen fit several species, whether anything changes in these
-pictures when the hidden parts are taken away, and what accuracy is then to be expected of one who knows all species
-and guesses where he must. Of each model: its errors in these and in the other images, by the parts that tell the own
+pictures when the hidden parts are taken away, and what accuracy is then to be expected of those who know all species
+and guess where they must. Of each model: its errors in these and in the other images, by the parts that tell the own
 species from the answer; and what explanations mark at the threshold of results/funnybirds.json although the score does
 not need it, by kind of thing. Writes results/funnybirds_limits.json.
 """
