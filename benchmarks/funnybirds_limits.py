@@ -70,24 +70,21 @@ def marked_in_vain(birds: TestBirds, thresholds: dict[str, float]) -> dict[str, 
     explanations = birds.explain(birds.labels[:, None])
     birds.intervene({(image, code) for image in every.tolist() for code in WITHOUT_ONE})
     own = birds.logits[every, birds.labels]
-    idle = ~matters(own[:, None], birds.kept[:, WITHOUT_ONE][every, :, birds.labels])
+    single = birds.kept[:, WITHOUT_ONE][every, :, birds.labels]
     for kind, e in explanations.items():
         parts, objects, total = e.parts[:, 0], e.objects[:, 0], e.total[:, 0]
-        marked = parts > thresholds[kind] * total[:, None]
-        things = {
-            part: {"not_needed": int(idle[:, p].sum()), "marked": int((idle & marked)[:, p].sum())}
-            for p, part in enumerate(PARTS)
+        not_needed, marked = Counter[str](), Counter[str]()
+        for row, without in enumerate(birds.without):
+            names = np.array([*PARTS, *["objects"] * len(without)])
+            idle = ~matters(own[row], np.concatenate([single[row], without]))
+            importance = np.concatenate([parts[row], objects[row, : len(without)]])
+            not_needed.update(names[idle].tolist())
+            marked.update(names[idle & (importance > thresholds[kind] * total[row])].tolist())
+        found[kind] = {
+            "threshold": thresholds[kind],
+            "things": {name: {"not_needed": not_needed[name], "marked": marked[name]} for name in (*PARTS, "objects")},
+            "mass": {"parts": (parts.sum(1) / total).mean(), "objects": (objects.sum(1) / total).mean()},
         }
-        rows = [
-            (~matters(before, after), shares[: len(after)] > thresholds[kind] * whole)
-            for before, after, shares, whole in zip(own, birds.without, objects, total, strict=True)
-        ]
-        things["objects"] = {
-            "not_needed": int(sum(i.sum() for i, _ in rows)),
-            "marked": int(sum((i & m).sum() for i, m in rows)),
-        }
-        mass = {"parts": (parts.sum(1) / total).mean(), "objects": (objects.sum(1) / total).mean()}
-        found[kind] = {"threshold": thresholds[kind], "things": things, "mass": {k: float(v) for k, v in mass.items()}}
     return found
 
 
