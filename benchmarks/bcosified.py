@@ -20,7 +20,6 @@ from command import as_typed, ours_and_passed_on
 BACKBONE = "timm/tf_efficientnet_lite0"
 ARMS: dict[str, list[str]] = {
     "bcosified": ["--form", "bcosified", "--weights", "WEIGHTS"],
-    "biases removed": ["--form", "bcosified", "--weights", "WEIGHTS", "--biases", "removed"],
     "backbone B = 1": ["--form", "bcosified", "--weights", "WEIGHTS", "--backbone-b", "1"],
     "scratch": ["--form", "bcos"],
     "conventional": ["--method", "blackbox", "--weights", "WEIGHTS", "--lr", "3e-4"],

@@ -227,6 +227,13 @@ def test_a_newer_format(copy: Path) -> None:
     assert "newer sic (format 3); update sic" in sentence(copy)
 
 
+def test_biases_that_the_image_carried(copy: Path) -> None:
+    edit(copy, lambda content: content.update(carried_biases=False))
+    load(copy)
+    edit(copy, lambda content: content.update(carried_biases=True))
+    assert "holds a network with carried biases, which sic no longer has; train it again." in sentence(copy)
+
+
 def test_an_older_format(copy: Path) -> None:
     edit(copy, lambda content: content.update(format=1))
     assert "older sic (format 1); train the model again" in sentence(copy)

@@ -45,8 +45,6 @@ class Config:
     temperature: float
     form: Form = "bcos"
     antialiased: bool = False
-    carried_biases: bool = False
-    """Of a bcosified network: not gone, but scaled with the image (see `sic.bcos.fading`)."""
     latent: int = 128
     b: float = 2
     backbone_b: float | None = None
@@ -68,7 +66,6 @@ class Config:
 
 
 ADDED = (
-    "carried_biases",
     "backbone_b",
     "method",
     "loss",
@@ -102,7 +99,6 @@ def build(
         b=config.b if config.backbone_b is None else config.backbone_b,
         antialiased=config.antialiased,
         biases=biases,
-        carried=config.carried_biases,
         load=load,
         measure=measure,
     )
@@ -206,6 +202,8 @@ def read_config(folder: Path) -> tuple[Config, str]:
             raise SicError(f"{file} was written by a newer sic (format {content['format']}); update sic to read it.")
         if content["format"] < FORMAT:
             raise SicError(f"{file} was written by an older sic (format {content['format']}); train the model again.")
+        if content.get("carried_biases"):
+            raise SicError(f"{folder} holds a network with carried biases, which sic no longer has; train it again.")
         fields = {name: content[name] for name in Config.__dataclass_fields__ if name in content or name not in ADDED}
         fields["preprocessing"] = Preprocessing(**content["preprocessing"])
         return Config(**fields), content["weights_sha256"]

@@ -29,7 +29,7 @@ def test_a_compiled_step_convolves_once_a_layer_and_copies_nothing(
     name: str, form: Form, progress: float | Tensor
 ) -> None:
     """No convolution but the layers' own, and every gradient arrives in the layout that they work in."""
-    network = backbones.create(name, form, carried=form == "bcosified", measure=False).train()
+    network = backbones.create(name, form, biases=isinstance(progress, Tensor), measure=False).train()
     network = network.to(memory_format=torch.channels_last)
     fade(network, progress)
     layers = sum(isinstance(module, torch.nn.Conv2d) for module in network.modules())

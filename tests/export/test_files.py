@@ -156,6 +156,6 @@ def test_the_command(sic: Sic, tmp_path: Path) -> None:  # noqa: F811
 
 
 @pytest.mark.slow
-def test_biases_that_the_image_carries(tmp_path: Path) -> None:
-    exported = model("resnet_tiny", form="bcosified", carried_biases=True)
+def test_a_bcosified_network(tmp_path: Path) -> None:
+    exported = model("resnet_tiny", form="bcosified")
     agrees(export(exported, tmp_path / "model.onnx", explain=True), exported, 3)

@@ -81,7 +81,6 @@ def test_said_values_win(tmp_path: Path) -> None:
     fields = asdict(settings)
     assert fields.pop("preprocessing") == {"size": 48, "resize": 48, "fit": "squash"}
     assert (fields.pop("attribution"), fields.pop("neighbours")) == (None, None)  # of other methods
-    assert fields.pop("biases") == "carried"  # of another form
     assert fields == {name: value for name, value in said.items() if name not in ("size", "fit")}
 
 
@@ -115,17 +114,25 @@ def test_what_the_weights_need_is_taken_from_them(tmp_path: Path) -> None:
         chosen(data(tmp_path), weights=str(tmp_path / "nowhere"))
 
 
-def test_a_bcosified_network_keeps_close_to_what_it_was(tmp_path: Path) -> None:
-    """B of its backbone stays low unless B is said, and its biases stay unless told to go."""
+def test_biases_of_a_bcosified_network_fade_while_b_rises_to_2(tmp_path: Path) -> None:
     found, said = data(tmp_path), {"form": "bcosified", "recipe": "bcosify"}
     settings = chosen(found, **said)
-    assert (settings.b, settings.backbone_b, settings.carried_biases) == (2, 1.25, True)
+    assert (settings.b, settings.backbone_b, settings.fading) == (2, None, 0.4)
+    assert "biases fade over the first 40% of the steps; `sic distill` converts" in notes(found, **said)
     assert chosen(found, **said, backbone_b=1.5).backbone_b == 1.5
-    assert (chosen(found, **said, b=1.5).b, chosen(found, **said, b=1.5).backbone_b) == (1.5, None)
-    assert not chosen(found, **said, biases="removed").carried_biases
-    assert (chosen(found).backbone_b, chosen(found).carried_biases) == (None, False)
-    with pytest.raises(SicError, match="--biases is for --form bcosified"):
-        chosen(found, biases="removed")
+    assert chosen(found).fading == 0 and "distill" not in notes(found)
+
+
+@pytest.mark.parametrize(("form", "biases"), [("bcos", "carried"), ("bcosified", "removed"), ("bcosified", "carried")])
+def test_runs_recorded_when_biases_could_be_carried(tmp_path: Path, form: str, biases: str) -> None:
+    """They go on, unless their biases were carried."""
+    settings = chosen(data(tmp_path), form=form)
+    record = json.loads(json.dumps({**asdict(settings), "biases": biases}))
+    if (form, biases) != ("bcosified", "carried"):
+        assert from_json(record) == settings
+        return
+    with pytest.raises(SicError, match="started with carried biases, which sic no longer has; start it again"):
+        from_json(record)
 
 
 def test_long_fits_on_a_gpu_are_compiled(tmp_path: Path) -> None:

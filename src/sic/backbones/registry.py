@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, carry_biases, convert, encode_colours
+from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, convert, encode_colours
 from sic.errors import SicError
 
 Form = Literal["bcos", "bcosified", "conventional"]
@@ -134,13 +134,12 @@ def create(
     b: float = 2,
     antialiased: bool = False,
     biases: bool = False,
-    carried: bool = False,
     load: Load | None = None,
     measure: bool = True,
 ) -> Backbone:
     """A backbone of a form. `load` fills its network with weights (of the form `bcos`: B-cos v2's; of the others: the
-    conventional ones). A bcosified one keeps its `biases`, to fade, or to be `carried` by the image. `measure`: that an
-    unfamiliar network can be traced, which takes seconds and need not be done again."""
+    conventional ones). A bcosified one keeps its `biases`, so that they can fade. `measure`: check that an unfamiliar
+    network can be traced, which takes seconds and need not be done again."""
     if form not in FORMS:
         raise SicError(f"--form must be one of {', '.join(FORMS)}, not {form!r}.")
     body = build(name)
@@ -151,9 +150,7 @@ def create(
         load(network)
     if form != "conventional":
         example = body.example if measure else None
-        network = convert(network, form, b=b, biases=biases or carried, mean=body.mean, std=body.std, example=example)
-        if carried:
-            carry_biases(network)
+        network = convert(network, form, b=b, biases=biases, mean=body.mean, std=body.std, example=example)
     if load is not None and form == "bcos":
         load(network)
     if antialiased:

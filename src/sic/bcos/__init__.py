@@ -5,7 +5,7 @@ from sic.bcos.blur import Blur, antialias
 from sic.bcos.convert import IMAGENET_MEAN, IMAGENET_STD, convert
 from sic.bcos.encoding import encode_colours
 from sic.bcos.explanation import LinearMaps, constant, explaining, frozen, is_explaining, linear_maps
-from sic.bcos.fading import carry_biases, fade, without_biases
+from sic.bcos.fading import fade, without_biases
 from sic.bcos.gate import Gate
 from sic.bcos.layers import BcosConv2d, BcosLinear, bcos_similarity
 from sic.bcos.norms import BatchNormUncentred2d, GroupNorm, LayerNorm, LayerNorm2d
@@ -26,7 +26,6 @@ __all__ = [
     "LinearMaps",
     "antialias",
     "bcos_similarity",
-    "carry_biases",
     "constant",
     "convert",
     "encode_colours",

@@ -78,7 +78,7 @@ class BcosUnit(Fading):
 
 
 class BcosLinear(BcosUnit, nn.Linear):
-    """B-cos linear layer: …×in → …×out. A bias is there only to fade, or to be carried."""
+    """B-cos linear layer: …×in → …×out. A bias is there only to fade."""
 
     def __init__(
         self, in_features: int, out_features: int, b: float = 2, *, unit: bool = True, bias: bool = False
@@ -98,7 +98,7 @@ class BcosLinear(BcosUnit, nn.Linear):
 
 
 class BcosConv2d(BcosUnit, nn.Conv2d):
-    """B-cos 2-D convolution: N×in×H×W → N×out×H'×W', zero padding. A bias is there only to fade, or to be carried."""
+    """B-cos 2-D convolution: N×in×H×W → N×out×H'×W', zero padding. A bias is there only to fade."""
 
     def __init__(
         self,

@@ -60,10 +60,6 @@ def train(
     antialias: Annotated[
         bool | None, typer.Option("--antialias/--no-antialias", help="Blur before striding: no grid in the maps.")
     ] = None,
-    biases: Annotated[
-        str | None,
-        typer.Option(help="Of a bcosified network: carried (they scale with the image) or removed (needs much data)."),
-    ] = None,
     size: Annotated[int | None, typer.Option(min=16, max=1024, help="Side of the model's input in pixels.")] = None,
     fit: Annotated[str | None, typer.Option(help="crop: central square; squash: whole image.")] = None,
     recipe: Annotated[
@@ -110,9 +106,7 @@ def train(
         ),
     ] = None,
     b: Annotated[float | None, typer.Option("--b", min=1, help="B of the B-cos units.")] = None,
-    backbone_b: Annotated[
-        float | None, typer.Option("--backbone-b", min=1, help="B of the backbone alone; 1.25 if it is bcosified.")
-    ] = None,
+    backbone_b: Annotated[float | None, typer.Option("--backbone-b", min=1, help="B of the backbone alone.")] = None,
     augmentation: Annotated[str | None, typer.Option(help="none, affine, photo or xray.")] = None,
     validation: Annotated[float | None, typer.Option(min=0.01, max=0.9, help="Share held out.")] = None,
     hold_out: Annotated[
@@ -155,7 +149,6 @@ def train(
         "backbone": backbone,
         "form": form,
         "antialiased": antialias,
-        "biases": biases,
         "size": size,
         "fit": fit,
         "recipe": recipe,

@@ -186,7 +186,6 @@ def _config(data: ImageData, settings: Settings, material: Material) -> Config:
         backbone=settings.backbone,
         form=settings.form,
         antialiased=settings.antialiased,
-        carried_biases=settings.carried_biases,
         classes=list(data.classes),
         task=data.task,
         preprocessing=settings.preprocessing,

@@ -22,8 +22,6 @@ from sic.training.of_method import check_method, flag, means_something, method_d
 from sic.training.presets import preset
 
 RecipeName = Literal["scratch", "paper", "bcosify"]
-Biases = Literal["carried", "removed"]
-"""What becomes of those of a bcosified network (see `sic.bcos.fading`)."""
 SupportSource = Literal["exact", "bank", "n-way"]
 """Of a training step. exact: images of every class, embedded with the queries. bank: remembered latents of every class.
 n-way: images of some classes, embedded with the queries."""
@@ -40,9 +38,7 @@ class Recipe:
     clip: float | None
     augmentation: Augmentation
     fading: float = 0.0
-    """Share of the steps over which a bcosified network loses its constant biases and reaches its B."""
-    backbone_b: float | None = None
-    """B of a bcosified backbone, where nobody says B."""
+    """Share of the steps over which a bcosified network loses its biases and reaches its B."""
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -51,7 +47,7 @@ RECIPES: dict[RecipeName, Recipe] = {
     # Ours, for networks that start from nothing; see results/scratch.
     "scratch": Recipe(3e-3, 1.0, 64, guided=True, clip=1.0, augmentation="affine"),
     # Ours, for a network that is turned from a conventional into a B-cos one on the way; see results/bcosified.
-    "bcosify": Recipe(3e-4, 1.0, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4, backbone_b=1.25),
+    "bcosify": Recipe(3e-4, 1.0, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4),
 }
 
 
@@ -60,7 +56,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "form": FORMS,
     "recipe": tuple(RECIPES),
     "augmentation": get_args(Augmentation),
-    "biases": get_args(Biases),
     "loss": LOSSES,
     "inference_supports": HOW,
     "support_source": get_args(SupportSource),
@@ -88,7 +83,6 @@ class Settings:
     augmentation: Augmentation
     form: Form = "bcos"
     antialiased: bool = False
-    biases: Biases = "carried"
     supports_per_class: int = 3
     latent: int = 128
     b: float = 2
@@ -124,10 +118,6 @@ class Settings:
     @property
     def guided(self) -> bool:
         return RECIPES[self.recipe].guided and self.method == "sic"
-
-    @property
-    def carried_biases(self) -> bool:
-        return self.form == "bcosified" and self.biases == "carried"
 
     @property
     def fading(self) -> float:
@@ -232,11 +222,12 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         recipe=recipe_name,
         augmentation=recipe.augmentation,
     )
-    if said.get("form") == "bcosified" and "b" not in said:
-        said = {"backbone_b": recipe.backbone_b, **said}
     settings = replace(settings, **said)
-    if "biases" in said and settings.form != "bcosified":
-        raise SicError("--biases is for --form bcosified: other networks have none to lose; leave it out.")
+    if settings.fading:
+        notes.append(
+            f"biases fade over the first {settings.fading:.0%} of the steps; `sic distill` converts a conventional "
+            "network better, with unlabelled images"
+        )
     if settings.epochs % settings.check_every:
         raise SicError(
             f"--check-every {settings.check_every} must divide --epochs {settings.epochs}: the last epoch is checked."
@@ -293,8 +284,6 @@ def _inherited(said: dict[str, Any]) -> dict[str, Any]:
     if start.method == said.get("method", "sic"):
         names += sorted({"latent", "temperature"} & means_something(kind))
     network = {name: getattr(start, name) for name in names}
-    if start.form == "bcosified":
-        network["biases"] = "carried" if start.carried_biases else "removed"
     return {**network, "size": start.preprocessing.size, "fit": start.preprocessing.fit}
 
 
@@ -317,7 +306,11 @@ def _with_start(said: dict[str, Any], notes: list[str]) -> dict[str, Any]:
 
 
 def from_json(content: dict[str, Any]) -> Settings:
-    return Settings(**{**content, "preprocessing": Preprocessing(**content["preprocessing"])})
+    """The settings that `run.json` holds; older files also have `biases`."""
+    fields = {**content, "preprocessing": Preprocessing(**content["preprocessing"])}
+    if fields.pop("biases", None) == "carried" and fields.get("form") == "bcosified":
+        raise SicError("This run was started with carried biases, which sic no longer has; start it again.")
+    return Settings(**fields)
 
 
 def loader_workers(fits: int = 1) -> int:

@@ -35,12 +35,8 @@ def start_from(classifier: Classifier, folder: Path, settings: Settings) -> None
     start = directory.load(folder)
     whole = start.config.method == settings.method and isinstance(classifier, Comparing)
     names = ["backbone", "form", *(["latent"] if whole else [])]
-    if any(
-        getattr(start.config, name) != getattr(settings, name) for name in [*names, "antialiased", "carried_biases"]
-    ):
+    if any(getattr(start.config, name) != getattr(settings, name) for name in [*names, "antialiased"]):
         said = " ".join(f"--{name} {getattr(start.config, name)}" for name in names)
-        if start.config.form == "bcosified":
-            said += f" --biases {'carried' if start.config.carried_biases else 'removed'}"
         raise SicError(
             f"{folder} was trained with {said} --{'' if start.config.antialiased else 'no-'}antialias; start from it "
             "with the same, or leave these out."
