@@ -23,9 +23,9 @@ from sic.directory import (
     load,
     read_config,
     save,
-    write_atomically,
 )
 from sic.errors import SicError
+from sic.files import LOCK, write_atomically
 from sic.supports import Support
 
 SIZE, CLASSES = 16, ["möwe", "spatz 2", "c"]
@@ -127,6 +127,7 @@ def test_the_config_says_what_the_model_is(saved: Path) -> None:
 
 def test_nothing_in_the_directory_is_a_pickle(saved: Path) -> None:
     names = sorted(path.relative_to(saved).as_posix() for path in saved.rglob("*") if path.is_file())
+    assert names.pop(0) == LOCK and (saved / LOCK).read_bytes() == b""
     assert names == [CARD, CONFIG, WEIGHTS, *(f"supports/{i:05d}.png" for i in range(6)), "supports/supports.json"]
     for name in names:
         start = (saved / name).read_bytes()[:8]
@@ -310,6 +311,10 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def support_names(number: int) -> list[str]:
+    return [*(f"{SUPPORTS}/{i:05d}.png" for i in range(number)), f"{SUPPORTS}/supports.json"]
+
+
 class Crash(BaseException):
     """What no handler expects: the process ends here."""
 
@@ -368,11 +373,17 @@ def test_killed_at_any_moment_there_is_one_whole_model(tmp_path: Path, monkeypat
                 finished = False
             else:
                 finished = True
+        interrupted = content(folder)
         loaded = load(folder)
+        assert content(folder) == interrupted  # reading does not finish what the writer left
         expected = new if len(loaded.supports) == len(new.supports) else old
         assert torch.equal(loaded.classifier.support_vectors, expected.classifier.support_vectors)
         assert [s.source for s in loaded.supports] == [s.source for s in expected.supports]
         seen.add(len(loaded.supports))
+        newest = model(seed=2)
+        save(newest, folder)
+        assert torch.equal(load(folder).classifier.support_vectors, newest.classifier.support_vectors)
+        assert sorted(content(folder)) == sorted([LOCK, CARD, CONFIG, WEIGHTS, *support_names(6)])
         if finished:
             break
     assert finished and moment > 6

@@ -13,21 +13,22 @@ USES: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
     "machines": set(),
+    "files": {"errors"},
     "bcos": {"errors"},
     "backbones": {"bcos", "errors"},
     "methods": {"bcos", "backbones", "errors"},
-    "supports": {"errors"},
+    "supports": {"errors", "files"},
     "data": {"errors"},
     "card": {"backbones"},
-    "directory": {"backbones", "card", "methods", "supports", "data", "errors", "version"},
-    "training": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors", "machines"},
+    "directory": {"backbones", "card", "methods", "supports", "data", "errors", "files", "version"},
+    "training": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors", "files", "machines"},
     "explain": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
     "evaluate": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
-    "clinic": {"methods", "supports", "data", "directory", "explain", "evaluate", "errors", "version"},
+    "clinic": {"methods", "supports", "data", "directory", "explain", "evaluate", "errors", "files", "version"},
 }
 USES["model"] = set(USES)
 USES["report"] = set(USES)
-USES["export"] = {"model", "methods", "directory", "errors", "version"}
+USES["export"] = {"model", "methods", "directory", "errors", "files", "version"}
 USES["serve"] = set(USES) - {"report", "export"}
 USES["cli"] = set(USES)
 TOP = {"__init__", "__main__"}

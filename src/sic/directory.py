@@ -5,8 +5,6 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,16 +19,19 @@ from sic.card import model_card
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
+from sic.files import inside, locked, real_folder, write_atomically
 from sic.methods import Classifier, Loss, method
-from sic.supports import Support, read_supports, remove_unlisted, write_supports
+from sic.supports import Support, read_supports, remove_unlisted, support_files, write_supports
 from sic.version import __version__
 
 FORMAT = 2
 CONFIG, WEIGHTS, SUPPORTS, CARD = "config.json", "model.safetensors", "supports", "README.md"
 RUN = "run.json"
 """The record of a training run, beside the model: settings, split, where the data was."""
-NEXT = ".next"
-"""A model that is completely written and on its way to the places of the old one."""
+STAGING, NEXT = ".staging", ".next"
+"""A model that is being written, and one that is completely written and on its way to the places of the old one."""
+ATTEMPTS = 5
+"""To read a directory in which a new model is saved at the same time."""
 
 
 @dataclass
@@ -119,54 +120,76 @@ def exact_arithmetic() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """`write` fills a temporary neighbour of `path`, which then takes its place: never half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def save(model: SavedModel, folder: Path, *, replacing: str | None = None) -> str:
+    """Write the model directory and return its `version`: all files beside the old ones first, so that a failure
+    leaves those as they were.
 
-
-def save(model: SavedModel, folder: Path) -> None:
-    """Write the model directory: all of it beside the old one first, so that a failure leaves that as it was."""
-    finish_saving(folder)
-    staging = folder / ".staging"
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    try:
-        _write(model, staging)
-        for file in _files(staging):
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-        staging.replace(folder / NEXT)  # from here on the new model counts
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    finish_saving(folder)
-
-
-def finish_saving(folder: Path) -> None:
-    """Move a completely written model to its places; whoever reads the folder next goes on where a crash interrupted.
-
-    File by file, each step harmless if done twice: two processes may be at it.
+    `replacing`: the version that is to be replaced; any other one is refused.
     """
-    staged = folder / NEXT
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if replacing is not None and version(folder) != replacing:
+            raise SicError(f"Somebody else has changed {folder} since it was opened here; open it again.")
+        _finish_saving(folder)
+        staging = real_folder(folder / STAGING)
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        try:
+            _write(model, staging)
+            for file in _files(staging):
+                with file.open("rb") as written:
+                    os.fsync(written.fileno())
+            staging.replace(folder / NEXT)  # from here on the new model counts
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        written_version = version(folder)
+        _finish_saving(folder)
+    return written_version
+
+
+def _finish_saving(folder: Path) -> None:
+    """Move a completely written model to its places, also one whose process was interrupted there. The caller has
+    locked the folder.
+
+    Only the files of a model are moved, only into `folder` itself; each step is harmless if done twice.
+    """
+    staged = real_folder(folder / NEXT)
     if not staged.is_dir():
         return
+    real_folder(staged / SUPPORTS)
+    real_folder(folder / SUPPORTS).mkdir(exist_ok=True)
     for file in _files(staged):
-        place = folder / file.relative_to(staged)
-        place.parent.mkdir(exist_ok=True)
-        with suppress(FileNotFoundError):
-            file.replace(place)
+        file.replace(folder / file.relative_to(staged))
     remove_unlisted(folder / SUPPORTS)
     shutil.rmtree(staged, ignore_errors=True)
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    """The files of a model, as far as they are in `folder`; `config.json` last."""
+    names = [*(f"{SUPPORTS}/{name}" for name in support_files(folder / SUPPORTS)), CARD, WEIGHTS, CONFIG]
+    return [path for name in names if (path := folder / name).is_file() and not path.is_symlink()]
+
+
+def stored(folder: Path, name: str) -> Path:
+    """Where a file of the model is: among those of a complete save that was interrupted, or in its place."""
+    staged = folder / NEXT / name
+    return inside(staged if staged.is_file() else folder / name, folder)
+
+
+def read_stored(folder: Path, name: str) -> bytes:
+    """The content of a file of the model; reading changes nothing in the directory."""
+    try:
+        return stored(folder, name).read_bytes()
+    except FileNotFoundError:  # a writer moved it to its place just now
+        return stored(folder, name).read_bytes()
+
+
+def version(folder: Path) -> str:
+    """Differs between any two saves of a model directory that hold other models; empty where there is none."""
+    try:
+        return hashlib.sha256(read_stored(folder, CONFIG)).hexdigest()
+    except OSError:
+        return ""
 
 
 def _write(model: SavedModel, folder: Path) -> None:
@@ -188,16 +211,15 @@ def _write(model: SavedModel, folder: Path) -> None:
 
 def read_config(folder: Path) -> tuple[Config, str]:
     """The configuration, and the checksum that the weights should have."""
-    file = folder / CONFIG
     if not folder.is_dir():
         raise SicError(f"{folder} is not a model directory: there is no such folder.")
-    finish_saving(folder)
+    file = stored(folder, CONFIG)
     if not file.is_file():
         unfinished = (folder / RUN).is_file()
         hint = "training has not finished there; continue it with --resume" if unfinished else f"it has no {CONFIG}"
         raise SicError(f"{folder} is not a model directory: {hint}.")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_stored(folder, CONFIG))
         if content["format"] > FORMAT:
             raise SicError(f"{file} was written by a newer sic (format {content['format']}); update sic to read it.")
         if content["format"] < FORMAT:
@@ -213,15 +235,29 @@ def read_config(folder: Path) -> tuple[Config, str]:
 
 def load(folder: Path, device: torch.device | str = "cpu") -> SavedModel:
     """Read a model directory; weights and support images must be the ones that were saved."""
+    for _ in range(ATTEMPTS):
+        before = version(folder)
+        try:
+            model = _load(folder, device)
+        except SicError:
+            if version(folder) == before:
+                raise
+            continue
+        if version(folder) == before:
+            return model
+    raise SicError(f"{folder} is written to all the time; try again later.")
+
+
+def _load(folder: Path, device: torch.device | str) -> SavedModel:
     config, checksum = read_config(folder)
     file = folder / WEIGHTS
     try:
-        data = file.read_bytes()
+        data = read_stored(folder, WEIGHTS)
     except OSError as error:
         raise SicError(f"{file} cannot be read ({error.strerror}); copy the model directory again.") from None
     if hashlib.sha256(data).hexdigest() != checksum:
         raise SicError(f"{file} is not the file that was saved (truncated or edited); copy the model directory again.")
-    supports = read_supports(folder / SUPPORTS)
+    supports = read_supports(folder / SUPPORTS, lambda name: read_stored(folder, f"{SUPPORTS}/{name}"))
     exact_arithmetic()
     # Parameters made inside a caller's inference mode could never be explained: they would lack a gradient.
     with torch.inference_mode(False):
@@ -240,7 +276,7 @@ def load(folder: Path, device: torch.device | str = "cpu") -> SavedModel:
 
 def read_run(folder: Path) -> dict[str, Any]:
     """What `run.json` recorded when the run was started."""
-    file = folder / RUN
+    file = inside(folder / RUN, folder)
     if not file.is_file():
         raise SicError(f"There is nothing to resume in {folder}: it has no {RUN}; leave out --resume to start there.")
     try:

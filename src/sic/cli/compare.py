@@ -227,7 +227,8 @@ def _results(
     talker: Talker,
 ) -> dict[str, list[dict[str, Any]]]:
     """The evaluation of every entry, by name; read from `out/results` where the same was measured before."""
-    from sic.directory import read_config, write_atomically
+    from sic.directory import read_config
+    from sic.files import write_atomically
     from sic.model import load
 
     results: dict[str, list[dict[str, Any]]] = defaultdict(list)

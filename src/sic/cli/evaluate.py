@@ -115,10 +115,10 @@ def open_suite(
 
 def _write(result: dict[str, Any], classes: list[str], folder: Path) -> list[Path]:
     """The JSON and the plots, which are returned."""
-    from sic.directory import write_atomically
     from sic.evaluate.funnybirds import eight
     from sic.evaluate.interventions import KINDS
     from sic.evaluate.plots import draw, save
+    from sic.files import write_atomically
     from sic.report.radar import funnybirds_radar
 
     folder.mkdir(parents=True, exist_ok=True)

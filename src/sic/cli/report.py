@@ -35,7 +35,7 @@ def report(
     wanted = _formats(formats)
     begun = time.monotonic()
 
-    from sic.directory import write_atomically
+    from sic.files import write_atomically
     from sic.model import load
     from sic.report import gather, render
 

@@ -1,8 +1,6 @@
 """The clinic: look at a model's supports, change them without training again, and see at once what that does."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import replace as with_changes
 from pathlib import Path
@@ -41,7 +39,7 @@ class Clinic:
         `progress` is told how many images are embedded, of those that the cache in the directory does not know.
         """
         self.folder, self._data = Path(folder), data
-        self._version = directory.read_config(self.folder)
+        self._version = directory.version(self.folder)
         model = directory.load(self.folder, directory.best_device())
         classifier, preprocessing = model.classifier, model.config.preprocessing
         if not isinstance(classifier, SIC):
@@ -175,11 +173,7 @@ class Clinic:
         try:
             classifier.support_vectors = after.vectors.to(held[0])
             classifier.support_classes = after.labels.to(held[1])
-            with _alone(self.folder):
-                if directory.read_config(self.folder) != self._version:
-                    raise SicError(f"Somebody else has changed {self.folder} since it was opened here; open it again.")
-                directory.save(model, self.folder)
-                self._version = directory.read_config(self.folder)
+            self._version = directory.save(model, self.folder, replacing=self._version)
         except BaseException:
             classifier.support_vectors, classifier.support_classes = held
             raise
@@ -223,16 +217,3 @@ def _trust(supports: Sequence[Support], vectors: Tensor, latents: Latents, root:
             "differ); pass those: --data PATH."
         )
     return strangers
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Others who edit the same directory wait."""
-    import fcntl
-
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

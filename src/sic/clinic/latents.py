@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from sic.data.dataset import Progress, Sample
 from sic.data.images import Preprocessing, UnreadableImage, read_image, to_tensor
-from sic.directory import write_atomically
+from sic.files import inside, write_atomically
 from sic.methods.sic import Encoder
 from sic.version import __version__
 
@@ -51,7 +51,7 @@ def embed(
     """
     key = _key(encoder, preprocessing)
     stamps = {sample.id: stamp for sample in samples if (stamp := _stamp(sample.path)) is not None}
-    known = _read(folder / CACHE, key, stamps)
+    known = _read(inside(folder / CACHE, folder), key, stamps)
     missing = [sample for sample in samples if sample.id not in known]
     fresh, unreadable = _compute(encoder, preprocessing, missing, progress)
     known |= fresh

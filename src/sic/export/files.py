@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from sic.directory import write_atomically
 from sic.errors import SicError
 from sic.export.graph import Answering, Explaining, exported
+from sic.files import write_atomically
 from sic.methods import SIC
 from sic.model import Model
 from sic.version import __version__

@@ -9,7 +9,7 @@ from typing import Any
 
 from sic.clinic.findings import Finding
 from sic.data.labels import split_targets, targets
-from sic.directory import CONFIG
+from sic.directory import CONFIG, read_stored
 from sic.explain import Overview
 from sic.model import Model
 from sic.report.case_views import CaseView, case_view
@@ -108,7 +108,7 @@ def gather(
 ) -> Page:
     """`folder`: the model's directory. `cases`: how many of each kind are explained."""
     # Of the file only what a loaded model forgets: the versions it was made with.
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8")) | asdict(model.config)
+    config = json.loads(read_stored(folder, CONFIG)) | asdict(model.config)
     overview = model.overview(None if trial is None else trial.latents, seed=seed)
     supports = support_pictures(overview)
     groups: list[CaseGroup] = []

@@ -11,7 +11,7 @@ from sic.clinic import Clinic, Edit, Outcome
 from sic.clinic.history import standing
 from sic.clinic.outcome import figures
 from sic.data.dataset import Sample
-from sic.directory import CONFIG
+from sic.directory import CONFIG, stored
 from sic.errors import SicError
 from sic.model import Model, load
 from sic.serve.engine import Engine
@@ -35,7 +35,7 @@ class Desk:
 
     def _stamp(self) -> tuple[int, int]:
         """Changes whenever the model directory is written."""
-        about = (self.folder / CONFIG).stat()
+        about = stored(self.folder, CONFIG).stat()
         return about.st_mtime_ns, about.st_ino
 
     @property

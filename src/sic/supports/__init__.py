@@ -3,7 +3,7 @@
 from sic.supports.edits import Action, Case, Edit, find_support, replaced
 from sic.supports.latents import room_for
 from sic.supports.select import HOW, How, Selection, select, select_class, select_how
-from sic.supports.store import Support, read_supports, remove_unlisted, write_supports
+from sic.supports.store import Support, read_supports, remove_unlisted, support_files, write_supports
 
 __all__ = [
     "HOW",
@@ -16,6 +16,7 @@ __all__ = [
     "find_support",
     "read_supports",
     "remove_unlisted",
+    "support_files",
     "replaced",
     "room_for",
     "select",

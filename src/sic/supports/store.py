@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sic.errors import SicError
+from sic.files import inside
+
+LIST = "supports.json"
+PICTURE = re.compile(r"\d{5,}\.png")
+"""The name of a support's picture: its number."""
 
 
 @dataclass(frozen=True)
@@ -45,26 +52,37 @@ def write_supports(supports: list[Support], folder: Path) -> None:
         if support.box is not None:
             entry["box"] = support.box
         entries.append(entry)
-    (folder / "supports.json").write_text(json.dumps(entries, indent=1), encoding="utf-8")
+    (folder / LIST).write_text(json.dumps(entries, indent=1), encoding="utf-8")
+
+
+def support_files(folder: Path) -> list[str]:
+    """The names that `write_supports` gave to the files in `folder`: plain names, `supports.json` last."""
+    try:
+        entries = json.loads((folder / LIST).read_text(encoding="utf-8"))
+        pictures = [entry["image"] for entry in entries if entry["image"] is not None]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [*(name for name in pictures if isinstance(name, str) and PICTURE.fullmatch(name)), LIST]
 
 
 def remove_unlisted(folder: Path) -> None:
     """Delete pictures that no support has any more."""
-    file = folder / "supports.json"
-    listed = {entry["image"] for entry in json.loads(file.read_text(encoding="utf-8"))} if file.is_file() else set()
-    for picture in folder.glob("*.png"):
-        if picture.name not in listed:
-            picture.unlink(missing_ok=True)
+    listed = support_files(folder)
+    for file in folder.glob("*.png") if listed else ():
+        if PICTURE.fullmatch(file.name) and file.name not in listed:
+            file.unlink(missing_ok=True)
 
 
-def read_supports(folder: Path) -> list[Support]:
+def read_supports(folder: Path, read: Callable[[str], bytes] | None = None) -> list[Support]:
+    """The supports in `folder`; `read` returns the content of a file in it by its name."""
+    read = read or (lambda name: inside(folder / name, folder).read_bytes())
     try:
-        entries = json.loads((folder / "supports.json").read_text(encoding="utf-8"))
+        entries = json.loads(read(LIST))
         return [
             Support(
                 entry["class"],
                 entry["source"],
-                _read_image(folder, entry),
+                _read_image(read, entry),
                 _read_box(entry.get("box")),
                 bool(entry.get("pinned")),
             )
@@ -81,13 +99,13 @@ def _read_box(box: list[int] | None) -> tuple[int, int, int, int] | None:
     return left, top, right, bottom
 
 
-def _read_image(folder: Path, entry: dict[str, str | None]) -> NDArray[np.uint8] | None:
+def _read_image(read: Callable[[str], bytes], entry: dict[str, str | None]) -> NDArray[np.uint8] | None:
     name = entry["image"]
     if name is None:
         return None
-    if Path(name).name != name:
-        raise ValueError(f"{name!r} is not a plain file name")
-    data = (folder / name).read_bytes()
+    if not PICTURE.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a picture there")
+    data = read(name)
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ValueError(f"{name} has been changed")
     with Image.open(io.BytesIO(data)) as image:

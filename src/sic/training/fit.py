@@ -19,8 +19,9 @@ from sic.bcos import without_biases
 from sic.data.dataset import ImageData, Sample
 from sic.data.labels import Targets, targets
 from sic.data.transforms import TrainingTransform
-from sic.directory import RUN, Config, SavedModel, read_run, write_atomically
+from sic.directory import RUN, Config, SavedModel, read_run
 from sic.errors import SicError
+from sic.files import write_atomically
 from sic.machines import Machines
 from sic.methods import Classifier, method
 from sic.supports import Support

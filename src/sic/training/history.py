@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import lightning
 
-from sic.directory import write_atomically
+from sic.files import write_atomically
 from sic.training.base import Training
 
 COLUMNS = ["epoch", "learning_rate", "train_loss", "val_loss", "val_score", "dead_units", "latent_norm", "seconds"]

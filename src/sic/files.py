@@ -1,0 +1,61 @@
+"""Files: written whole, by one process at a time, and read from inside their folder."""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+
+from sic.errors import SicError
+
+LOCK = ".lock"
+"""The lock file of a folder. It is empty and stays there."""
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """`write` fills a temporary neighbour of `path`, which then takes its place: never half a file."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # never through a link
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def inside(path: Path, folder: Path) -> Path:
+    """`path`, which is below `folder`; refused if a symbolic link leads out of it."""
+    try:
+        target = path.resolve()
+    except (OSError, RuntimeError):  # a loop of links
+        raise SicError(f"{path} is a link that leads nowhere; remove it.") from None
+    if not target.is_relative_to(folder.resolve()):
+        raise SicError(f"{path} is a link out of {folder} and is not followed; replace it by a copy (cp -L).")
+    return path
+
+
+def real_folder(path: Path) -> Path:
+    """`path`, which is to be written to; refused if it is a symbolic link."""
+    if path.is_symlink():
+        raise SicError(f"{path} is a link, and nothing is written through it; replace it by a folder.")
+    return path
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Writers of the same folder take turns; the lock ends with its process."""
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire()
+    except OSError as error:
+        if (folder / LOCK).is_symlink():
+            raise SicError(f"{folder / LOCK} is a link; remove it.") from error
+        raise
+    try:
+        yield
+    finally:
+        lock.release()

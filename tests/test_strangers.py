@@ -1,0 +1,200 @@
+"""A model directory from a stranger is data: reading it writes nothing and follows no link out of it."""
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import sic
+from sic.clinic.latents import CACHE
+from sic.directory import CONFIG, NEXT, RUN, STAGING, SUPPORTS, WEIGHTS, load, read_run, save, version
+from sic.errors import SicError
+from sic.files import LOCK, inside, locked, write_atomically
+from tests.test_directory import model
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    save(model(), folder)
+    return folder
+
+
+@pytest.fixture
+def foreign(saved: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(saved, tmp_path / "foreign")
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder of its owner's files, beside the foreign directory."""
+    folder = tmp_path / "victim"
+    folder.mkdir()
+    (folder / ".bashrc").write_text("mine")
+    Image.new("RGB", (4, 4)).save(folder / "holiday.png")
+    Image.new("RGB", (4, 4)).save(folder / "00007.png")
+    return folder
+
+
+def everything(folder: Path) -> dict[str, tuple[object, ...]]:
+    """All names below a folder with their content and time of change; links as links."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in [folder, *folder.rglob("*")]:
+        status = path.lstat()
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        found[str(path.relative_to(folder))] = status.st_mode, status.st_ino, status.st_mtime_ns, content
+    return found
+
+
+def test_a_staged_file_does_not_go_through_a_link(foreign: Path, victim: Path, tmp_path: Path) -> None:
+    (foreign / NEXT / "h").mkdir(parents=True)
+    (foreign / NEXT / "h" / ".bashrc").write_text("yours")
+    (foreign / "h").symlink_to("../victim")
+    before = everything(tmp_path)
+    sic.load(foreign)
+    assert everything(tmp_path) == before
+    save(model(seed=1), foreign)
+    assert (victim / ".bashrc").read_text() == "mine"
+    assert not (foreign / NEXT).exists()
+
+
+def test_pictures_behind_a_link_are_not_deleted(foreign: Path, victim: Path, tmp_path: Path) -> None:
+    shutil.rmtree(foreign / SUPPORTS)
+    (foreign / SUPPORTS).symlink_to("../victim")
+    (foreign / NEXT).mkdir()
+    before = everything(tmp_path)
+    with pytest.raises(SicError, match="link out of"):
+        sic.load(foreign)
+    assert everything(tmp_path) == before
+    with pytest.raises(SicError, match="is a link"):
+        save(model(seed=1), foreign)
+    assert everything(victim) == {name[7:] or ".": about for name, about in before.items() if name.startswith("victim")}
+
+
+def test_only_the_files_of_a_model_are_moved(foreign: Path, victim: Path) -> None:
+    staged = foreign / NEXT
+    save(model(seed=1), staged)
+    for name in ("extra.txt", "run.json", "supports/extra.png", "supports/.bashrc", "sub/deep.txt"):
+        (staged / name).parent.mkdir(exist_ok=True)
+        (staged / name).write_text("yours")
+    (foreign / "supports" / "holiday.png").write_text("mine")
+    known = {path.relative_to(foreign) for path in foreign.rglob("*") if NEXT not in path.parts}
+    expected = load(foreign).classifier.support_vectors
+    assert torch.equal(expected, model(seed=1).classifier.support_vectors)  # a complete save counts
+    save(model(seed=2), foreign)
+    assert {path.relative_to(foreign) for path in foreign.rglob("*")} == known
+
+
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS, SUPPORTS, f"{SUPPORTS}/supports.json", f"{SUPPORTS}/00002.png"])
+@pytest.mark.parametrize("staged", [False, True])
+def test_links_out_of_the_directory_are_refused(foreign: Path, tmp_path: Path, name: str, staged: bool) -> None:
+    """Also where the file behind it is the right one: nobody can tell from where a model reads otherwise."""
+    place = foreign / name
+    place.rename(tmp_path / "target")
+    link = foreign / NEXT / name if staged else place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(tmp_path / "target")
+    with pytest.raises(SicError, match="link out of") as caught:
+        sic.load(foreign)
+    assert str(link if name != SUPPORTS else link / "supports.json") in str(caught.value)
+
+
+def test_other_files_beside_the_model_are_not_read_through_links(foreign: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    (foreign / RUN).symlink_to(tmp_path / "run.json")
+    with pytest.raises(SicError, match="link out of"):
+        read_run(foreign)
+    (foreign / CACHE).symlink_to(tmp_path / "run.json")
+    with pytest.raises(SicError, match="link out of"):
+        inside(foreign / CACHE, foreign)
+
+
+def test_links_inside_and_to_the_directory_are_followed(foreign: Path, tmp_path: Path) -> None:
+    (foreign / WEIGHTS).rename(foreign / "weights.bin")
+    (foreign / WEIGHTS).symlink_to("weights.bin")
+    (tmp_path / "latest").symlink_to("foreign")
+    assert len(sic.load(tmp_path / "latest").supports) == 6
+
+
+@pytest.mark.parametrize("name", [NEXT, STAGING, LOCK, SUPPORTS])
+def test_nothing_is_saved_through_a_link(foreign: Path, victim: Path, name: str) -> None:
+    before = everything(victim)
+    if (foreign / name).is_dir():
+        shutil.rmtree(foreign / name)
+    (foreign / name).unlink(missing_ok=True)
+    (foreign / name).symlink_to(victim / ".bashrc" if name == LOCK else victim)
+    with pytest.raises(SicError, match="is a link"):
+        save(model(seed=1), foreign)
+    assert everything(victim) == before
+
+
+def test_an_interrupted_save_is_read_where_nothing_can_be_written(foreign: Path, tmp_path: Path) -> None:
+    save(model(seed=1, per_class=1), tmp_path / "new")
+    (tmp_path / "new" / LOCK).unlink()
+    (tmp_path / "new").rename(foreign / NEXT)
+    (foreign / NEXT / CONFIG).replace(foreign / CONFIG)  # some of it has arrived already
+    (foreign / NEXT / SUPPORTS / "00000.png").replace(foreign / SUPPORTS / "00000.png")
+    before = everything(foreign)
+    loaded = load(foreign)
+    assert torch.equal(loaded.classifier.support_vectors, model(seed=1, per_class=1).classifier.support_vectors)
+    assert everything(foreign) == before
+
+
+def test_readers_beside_a_writer_see_one_model_or_the_other(tmp_path: Path) -> None:
+    models = [model(seed=seed, per_class=1 + seed) for seed in (0, 1)]
+    save(models[0], tmp_path)
+    done = threading.Event()
+
+    def write() -> None:
+        for turn in range(6):
+            save(models[(turn + 1) % 2], tmp_path)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    loads = 0
+    while not done.is_set() or not loads:
+        found = load(tmp_path)
+        expected = models[0] if len(found.supports) == 3 else models[1]
+        assert torch.equal(found.classifier.support_vectors, expected.classifier.support_vectors)
+        assert [s.source for s in found.supports] == [s.source for s in expected.supports]
+        loads += 1
+    writer.join()
+
+
+def test_writers_take_turns(tmp_path: Path) -> None:
+    models = [model(seed=seed, per_class=1 + seed % 2) for seed in range(4)]
+    threads = [threading.Thread(target=save, args=(each, tmp_path)) for each in models]
+    with locked(tmp_path):
+        for thread in threads:
+            thread.start()
+        threads[0].join(0.2)
+        assert all(thread.is_alive() for thread in threads) and version(tmp_path) == ""
+    for thread in threads:
+        thread.join()
+    found = load(tmp_path).classifier.support_vectors
+    assert any(found.equal(each.classifier.support_vectors) for each in models)
+    assert not (tmp_path / NEXT).exists() and not (tmp_path / STAGING).exists()
+
+
+def test_a_save_replaces_only_the_version_it_knows(tmp_path: Path) -> None:
+    first = save(model(), tmp_path)
+    assert first == version(tmp_path)
+    second = save(model(seed=1), tmp_path, replacing=first)
+    assert second == version(tmp_path) != first
+    with pytest.raises(SicError, match="Somebody else has changed"):
+        save(model(seed=2), tmp_path, replacing=first)
+    assert version(tmp_path) == second
+
+
+def test_a_temporary_name_cannot_be_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link where the temporary file would be is not written through."""
+    (tmp_path / "victim").write_text("mine")
+    monkeypatch.setattr("sic.files.secrets.token_hex", lambda _: "00")
+    (tmp_path / ".a.json.00.tmp").symlink_to(tmp_path / "victim")
+    with pytest.raises(FileExistsError):
+        write_atomically(tmp_path / "a.json", lambda path: path.write_text("yours"))
+    assert (tmp_path / "victim").read_text() == "mine"
