@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sic.cli.console import OUT, Talker, print_json
+from sic.cli.console import OUT, Talker, print_json, styled
 from sic.cli.evaluate import Device, Limit, Only, explain_with, open_suite, pick_device
 from sic.cli.jobs import Job, run_jobs
 from sic.cli.search import SETTINGS, tokens, with_flags_of_train
@@ -101,7 +101,7 @@ def compare(
         print_json(report)
     else:
         _show(report)
-        OUT.print(f"In {out}: {', '.join(path.name for path in files)}.", markup=False)
+        OUT.print(f"In {out}: {', '.join(path.name for path in files)}.")
 
 
 def _seeds(text: str) -> list[int]:
@@ -312,6 +312,6 @@ def _show(report: dict[str, Any]) -> None:
         shown.add_column(f"{name}\n{len(seeds)} seed{'s' if len(seeds) > 1 else ''}", justify="right")
     for row in rows:
         texts = {method: found.text(row.kind) for method, found in row.cells.items()}
-        bold = [f"[bold]{text}[/bold]" if method in row.best else text for method, text in texts.items()]
+        bold = [styled(text, "bold") if method in row.best else text for method, text in texts.items()]
         shown.add_row(row.kind.title, *bold)
     OUT.print(shown)

@@ -1,6 +1,11 @@
-"""How commands talk: people read standard error, results go to standard output."""
+"""How commands talk: people read standard error, results go to standard output.
+
+Class names, file names and messages come from outside. All of them are printed here: nothing in them is markup, and no
+control character reaches the terminal.
+"""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,17 +14,46 @@ from typing import Any
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-OUT = RichConsole(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
-ERR = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that act on a terminal, or change the order in which it shows the others. Not tabs and line breaks."""
+
+
+def harmless(text: str) -> str:
+    r"""The text with its control characters spelled out.
+
+    >>> print(harmless("a\x1b[31mb"))
+    a\x1b[31mb
+    """
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def styled(text: str, style: str) -> Text:
+    """A cell or a line in a style, such as `red`."""
+    return Text(harmless(text), style)
+
+
+class _Console(RichConsole):
+    """Every text is shown as it is: neither markup nor emoji codes nor control characters are interpreted."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, soft_wrap=True, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(harmless(text), **options)
+
+
+OUT = _Console(width=None if sys.stdout.isatty() else 200)
+ERR = _Console(stderr=True)
 
 
 class Talker(AbstractContextManager["Talker"]):
     """Progress bars on a terminal, a line now and then elsewhere. A `sic.training.Reporter`."""
 
     def __init__(self) -> None:
-        columns = TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        self.bars = Progress(*columns, TextColumn("{task.fields[note]}"), console=ERR)
+        task, note = TextColumn("{task.description:<16}", markup=False), TextColumn("{task.fields[note]}", markup=False)
+        self.bars = Progress(task, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note, console=ERR)
         self.tasks: dict[str, TaskID] = {}
         self.shown: dict[str, tuple[str, int]] = {}
 
@@ -35,12 +69,13 @@ class Talker(AbstractContextManager["Talker"]):
             self.bars.stop()
 
     def say(self, sentence: str) -> None:
-        ERR.print(sentence, markup=False)
+        ERR.print(sentence)
 
     def warn(self, sentence: str) -> None:
-        ERR.print(f"! {sentence}", style="yellow", markup=False)
+        ERR.print(f"! {sentence}", style="yellow")
 
     def advance(self, task: str, done: int, total: int, note: str = "") -> None:
+        task, note = harmless(task), harmless(note)
         if ERR.is_terminal:
             if task not in self.tasks:
                 self.tasks[task] = self.bars.add_task(task, total=total, note=note)
@@ -49,7 +84,7 @@ class Talker(AbstractContextManager["Talker"]):
         tenths = 10 * done // max(total, 1)
         if self.shown.get(task, ("", -1))[1] < tenths:
             self.shown[task] = (note, tenths)
-            ERR.print(f"{task}: {done}/{total} {note}".rstrip(), markup=False)
+            ERR.print(f"{task}: {done}/{total} {note}".rstrip())
 
     def progress(self, task: str) -> Callable[[int, int], None]:
         """The same for functions that only count."""
@@ -58,7 +93,13 @@ class Talker(AbstractContextManager["Talker"]):
 
 def print_json(content: Any) -> None:
     """One JSON object on standard output."""
-    print(json.dumps(content, indent=1, ensure_ascii=False))
+    print(_json(content, indent=1))
+
+
+def _json(content: Any, indent: int | None = None) -> str:
+    """Readable JSON; control characters are escaped, which JSON itself asks of some of them only."""
+    text = json.dumps(content, indent=indent, ensure_ascii=False)
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class Results:
@@ -69,16 +110,16 @@ class Results:
 
     def __init__(self, fields: dict[str, Any], name: str, as_json: bool) -> None:
         self.out, self.as_json = sys.stdout, as_json
-        self.before = json.dumps({**fields, name: []}, ensure_ascii=False)[:-2]
+        self.before = _json({**fields, name: []})[:-2]
 
     def add(self, entry: dict[str, Any], text: str | None) -> None:
         if self.as_json:
-            print(self.before, json.dumps(entry, ensure_ascii=False), sep="\n", end="", file=self.out, flush=True)
+            print(self.before, _json(entry), sep="\n", end="", file=self.out, flush=True)
             self.before = ","
         elif text is not None and self.out.isatty():
-            OUT.print(text, markup=False)  # above the bars
+            OUT.print(text)  # above the bars
         elif text is not None:
-            print(text, file=self.out, flush=True)
+            print(harmless(text), file=self.out, flush=True)
 
     def close(self) -> None:
         if self.as_json:

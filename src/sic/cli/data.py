@@ -101,16 +101,16 @@ def _print(found: dict[str, Any], data: "ImageData") -> None:
     OUT.print(table)
     several = "one or more labels" if data.task == "multi" else "one label"
     groups = f", {found['groups']} groups" if found["groups"] else ""
-    OUT.print(f"{len(data.classes)} classes, {several} an image, {found['boxes']} boxes{groups}.", markup=False)
+    OUT.print(f"{len(data.classes)} classes, {several} an image, {found['boxes']} boxes{groups}.")
     for split, by_sex in found.get("sex", {}).items():
         said = "; ".join(f"{sex}: {', '.join(f'{n} {name}' for name, n in by.items())}" for sex, by in by_sex.items())
-        OUT.print(f"Sex in {split}: {said}.", markup=False)
+        OUT.print(f"Sex in {split}: {said}.")
     for sentence in found["problems"][:SHOWN]:
-        OUT.print(f"! {sentence}", style="yellow", markup=False)
+        OUT.print(f"! {sentence}", style="yellow")
     if len(found["problems"]) > SHOWN:
-        OUT.print(f"… and {len(found['problems']) - SHOWN} more; --json lists all of them.", markup=False)
+        OUT.print(f"… and {len(found['problems']) - SHOWN} more; --json lists all of them.")
     if not found["problems"]:
-        OUT.print("No problems.", markup=False)
+        OUT.print("No problems.")
 
 
 @app.command("show")
@@ -138,7 +138,7 @@ def show(
     if as_json:
         print_json({"picture": str(out), "classes": list(data.classes)})
     else:
-        OUT.print(f"{len(data.classes)} classes: {out}", markup=False)
+        OUT.print(f"{len(data.classes)} classes: {out}")
 
 
 @app.command("birds")
@@ -175,4 +175,4 @@ def birds(
     if as_json:
         print_json({"folder": str(out), "splits": {"train": classes * train, "test": classes * test}})
     else:
-        OUT.print(f"{classes * train} training and {classes * test} test images: {out}", markup=False)
+        OUT.print(f"{classes * train} training and {classes * test} test images: {out}")

@@ -47,7 +47,6 @@ def demo(
         f"{removal['random_mean_drop']:.1f}).\n\n"
         f"Open {result['figures_drawn'][0]} to see why the model answered what it answered.\n"
         f"The whole model on one page: sic report {result['model']}; in the browser: sic serve {result['model']}",
-        markup=False,
     )
 
 

@@ -56,7 +56,7 @@ def evaluate(
         return
     show(result)
     if out is not None:
-        OUT.print(f"{out / EVALUATION} and {', '.join(path.name for path in drawn)}.", markup=False)
+        OUT.print(f"{out / EVALUATION} and {', '.join(path.name for path in drawn)}.")
 
 
 def pick_device(wanted: str | None) -> str:

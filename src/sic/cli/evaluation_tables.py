@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from sic.cli.console import OUT
+from sic.cli.console import OUT, styled
 
 CLASSES = 12
 """Rows of the table of classes; the worst are shown."""
@@ -21,14 +21,14 @@ def percent(value: float | None) -> str:
 
 def show(result: Mapping[str, Any]) -> None:
     """One table for each protocol, then what was left out."""
-    OUT.print(f"{result['images']} {result['data']}", markup=False)
+    OUT.print(f"{result['images']} {result['data']}")
     for name, table in TABLES.items():
         if name in result:
             OUT.print(table(result[name]))
     if "accuracy" in result:
         OUT.print(_classes(result["accuracy"]["per_class"]))
     for name, reason in result["left_out"].items():
-        OUT.print(f"{name}: not measured, {reason}.", markup=False)
+        OUT.print(f"{name}: not measured, {reason}.")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -111,13 +111,12 @@ def _faithfulness(found: Mapping[str, Any]) -> Table:
         number(shaken["rank_correlation"]),
         f"{number(shaken['worst'])} at worst",
     )
-    verdict = (
-        "[green]pass[/green]" if found["randomisation"]["passed"] else "[red]FAIL[/red]: it does not depend on them"
-    )
+    passed, limit = found["randomisation"]["passed"], f" (below {found['randomisation']['limit']})"
+    verdict = styled("pass", "green") if passed else styled("FAIL: it does not depend on them", "red")
     table.add_row(
         "map after all weights are randomised: rank correlation, SSIM",
         f"{number(stages[-1]['rank_correlation'])}, {number(stages[-1]['ssim'])}",
-        f"{verdict} (below {found['randomisation']['limit']})",
+        verdict.append(limit, "default"),
     )
     return table
 

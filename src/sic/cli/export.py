@@ -27,6 +27,4 @@ def export(
         size = done.file.stat().st_size
         print_json({"file": str(to), "bytes": size, "outputs": done.outputs, "difference": done.difference})
         return
-    OUT.print(
-        f"{to}: images → {', '.join(done.outputs)}; as the model itself to within {done.difference:.1e}.", markup=False
-    )
+    OUT.print(f"{to}: images → {', '.join(done.outputs)}; as the model itself to within {done.difference:.1e}.")

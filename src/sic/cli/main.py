@@ -22,6 +22,7 @@ from sic.cli import (
     train,
     verify,
 )
+from sic.cli.console import harmless
 from sic.cli.jobs import leave_when_told
 from sic.cli.launch import started
 from sic.errors import SicError
@@ -96,7 +97,7 @@ def main() -> None:
 
 
 def _fail(sentence: str, code: int = 1) -> None:
-    print(f"sic: {sentence}", file=sys.stderr)
+    print(f"sic: {harmless(sentence)}", file=sys.stderr)
     sys.exit(code)
 
 

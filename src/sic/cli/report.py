@@ -66,9 +66,9 @@ def report(
         print_json(result)
         return
     size = out.stat().st_size / 1e6
-    OUT.print(f"{out} ({size:.1f} MB): open it in a browser; it needs nothing else.", markup=False)
+    OUT.print(f"{out} ({size:.1f} MB): open it in a browser; it needs nothing else.")
     if figures is not None:
-        OUT.print(f"{len(drawn)} figures in {figures}.", markup=False)
+        OUT.print(f"{len(drawn)} figures in {figures}.")
 
 
 def _findings(model: Path, talker: Talker) -> "Sequence[Finding] | None":

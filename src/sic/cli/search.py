@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from sic.cli.console import OUT, Talker, print_json
 from sic.cli.jobs import leave_when_told
@@ -217,10 +216,10 @@ def _print(result: dict[str, Any]) -> None:
         winner = result["best"] is not None and trial["trial"] == result["best"]["trial"]
         score = "" if trial["score"] is None else f"{trial['score']:.1%}"
         state = trial["state"] if trial["reason"] is None else f"{trial['state']}: {trial['reason']}"
-        cells = f"{trial['trial']}", f"{trial['lr']:g}", f"{trial['temperature']:g}", score, Text(state)
+        cells = f"{trial['trial']}", f"{trial['lr']:g}", f"{trial['temperature']:g}", score, state
         table.add_row(*cells, style="bold" if winner else None)
     OUT.print(table)
-    OUT.print(f"Picture: {result['plot']}\nTable: {result['table']}", markup=False)
+    OUT.print(f"Picture: {result['plot']}\nTable: {result['table']}")
     winner = result["best"]
     if winner is not None:
         OUT.print(
@@ -230,5 +229,4 @@ def _print(result: dict[str, Any]) -> None:
             f"Model: {winner['model']}",
             f"To train it anew: {result['command']}",
             sep="\n",
-            markup=False,
         )

@@ -62,7 +62,7 @@ def serve(
     loaded.sic  # noqa: B018  (refuses what has no cases to look at)
     tests = find(model, loaded)
     if isinstance(tests, str):
-        ERR.print(f"{tests} The viewer shows uploaded images only.", markup=False)
+        ERR.print(f"{tests} The viewer shows uploaded images only.")
     engine = Engine(loaded, model.resolve().name, None if isinstance(tests, str) else tests)
     names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
     # Pictures inside other files (DICOM) are decoded by Pillow on its own; it refuses twice this number.
@@ -81,7 +81,7 @@ def serve(
         print_json({"address": address, "model": str(model), "token": token is not None})
         sys.stdout.flush()
     else:
-        ERR.print(f"{address}{'?token=…' if token else ''} shows {model}; Ctrl-C ends it.", markup=False)
+        ERR.print(f"{address}{'?token=…' if token else ''} shows {model}; Ctrl-C ends it.")
     with contextlib.suppress(KeyboardInterrupt):  # the way to end it
         uvicorn.Server(config).run([listening])
 

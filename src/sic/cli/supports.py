@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from sic.cli.console import OUT, Talker, print_json
+from sic.cli.console import OUT, Talker, print_json, styled
 
 if TYPE_CHECKING:
     from sic.clinic import Clinic, Edit, Outcome
@@ -57,16 +57,16 @@ def list_supports(context: typer.Context, data: Data = None, json: Json = False)
         return
     table = Table("", "class", "training image", "evidence", "strongest in", "")
     for info in found:
-        marks = [*(["pinned"] if info.pinned else [])]
-        if info.truth is not None and info.label not in info.truth:
-            marks.append(f"[red]shows {', '.join(info.truth)}[/red]")
+        other = info.truth is not None and info.label not in info.truth
+        shows = [f"shows {', '.join(info.truth or [])}"] if other else []
+        marks = ", ".join([*(["pinned"] if info.pinned else []), *shows])
         table.add_row(
             str(info.index),
             info.label,
             info.source,
             f"{info.evidence:.2f}",
             f"{info.strongest} answers",
-            ", ".join(marks),
+            styled(marks, "red" if other else ""),
         )
     OUT.print(table)
 
@@ -96,16 +96,13 @@ def show(context: typer.Context, support: Which, data: Data = None, json: Json =
         f"Support {index}{' (pinned)' if info.pinned else ''} stands for {info.label}; {info.source} {truth}.\n"
         f"It adds {info.evidence:.2f} to validation images of its class on average and is the strongest support of "
         f"{info.strongest} answers.",
-        markup=False,
     )
     table = Table("answers that rely on it", "", "shows", "evidence", "share", "")
     for one in relying[:SHOWN]:
         words = (one.id, one.split, ", ".join(one.truth), f"{one.evidence:.2f}", f"{one.share:.0%}")
         table.add_row(*words, "decisive" if one.decisive else "")
     OUT.print(table)
-    OUT.print(
-        f"Most typical for {info.label} and no support: {', '.join(one.id for one in typical[:4])}.", markup=False
-    )
+    OUT.print(f"Most typical for {info.label} and no support: {', '.join(one.id for one in typical[:4])}.")
 
 
 def _plain(entry: dict[str, Any]) -> dict[str, Any]:
@@ -236,10 +233,10 @@ def check(
         print_json({"model": str(context.obj), "findings": [asdict(finding) for finding in findings]})
         return
     for finding in findings:
-        OUT.print(f"[{'red' if finding.severity == 'serious' else 'yellow'}]{finding.title}[/]", highlight=False)
-        OUT.print(f"  {finding.sentence}\n  → {finding.command}", markup=False)
+        OUT.print(styled(finding.title, "red" if finding.severity == "serious" else "yellow"))
+        OUT.print(f"  {finding.sentence}\n  → {finding.command}")
     number = f"{len(findings)} finding{'s' if len(findings) > 1 else ''}" if findings else "Nothing found"
-    OUT.print(f"{number} in {len(clinic.examined.cases)} supports of {context.obj}.", markup=False)
+    OUT.print(f"{number} in {len(clinic.examined.cases)} supports of {context.obj}.")
 
 
 def _edit(context: typer.Context, edit: "Edit", preview: bool, data: str | None, json: bool) -> None:
@@ -256,28 +253,28 @@ def _tell(clinic: "Clinic", outcome: "Outcome", action: str, preview: bool, json
         return
     changes = [f"{sign} {source}" for sign, of in (("-", outcome.removed), ("+", outcome.added)) for source in of]
     for change in changes or ["The supports are the same images as before."]:
-        OUT.print(change, markup=False)
+        OUT.print(change)
     score, name = ("map", "Mean average precision") if multi else ("accuracy", "Accuracy")
     before, after, number = outcome.before, outcome.after, len(outcome.flips)
     figures = f"{name} {before[score]:.1%} → {after[score]:.1%}"
     if not multi:
         figures += f" (balanced {before['balanced_accuracy']:.1%} → {after['balanced_accuracy']:.1%})"
     changed = f"{number} of them {'gets' if number == 1 else 'get'} another answer"
-    OUT.print(f"{figures} on {before['images']} validation images; {changed}.", markup=False)
+    OUT.print(f"{figures} on {before['images']} validation images; {changed}.")
     worse, better = ("more labels wrong", "more labels right") if multi else ("now wrong", "now right")
     for direction, words in (("to_wrong", worse), ("to_right", better)):
         flips = [flip for flip in outcome.flips if flip.direction == direction]
         for flip in flips[:SHOWN]:
             answers = f"{_names(flip.before)} → {_names(flip.after)}"
-            OUT.print(f"  {words}: {flip.id} ({_names(flip.truth)}): {answers}", markup=False)
+            OUT.print(f"  {words}: {flip.id} ({_names(flip.truth)}): {answers}")
         if len(flips) > SHOWN:
-            OUT.print(f"  {words}: {len(flips) - SHOWN} more", markup=False)
+            OUT.print(f"  {words}: {len(flips) - SHOWN} more")
     if same := len(outcome.ids("neither")):
-        OUT.print(f"  as right or wrong as before: {same}", markup=False)
+        OUT.print(f"  as right or wrong as before: {same}")
     if preview:
         OUT.print("Nothing was saved.")
     elif outcome.labels and action != "undo":
-        OUT.print(f"Saved; to take it back: sic supports {clinic.folder} undo", markup=False)
+        OUT.print(f"Saved; to take it back: sic supports {clinic.folder} undo")
 
 
 def _names(names: list[str]) -> str:

@@ -240,8 +240,7 @@ def summarise(result: dict[str, Any]) -> None:
     OUT.print(
         f"{SCORE_NAMES[score]} {result[score]:.1%} on {figures['images']} {measured} images{chosen}.{marked}\n"
         f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
-        markup=False,
     )
     if answered < 0.5:
-        OUT.print("! Most images resemble no case yet: train for more --epochs or with more images.", markup=False)
-    OUT.print(f"Next: sic explain {result['model']} IMAGE --out why.png", markup=False)
+        OUT.print("! Most images resemble no case yet: train for more --epochs or with more images.")
+    OUT.print(f"Next: sic explain {result['model']} IMAGE --out why.png")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sic.cli.console import OUT, Talker, print_json
+from sic.cli.console import OUT, Talker, print_json, styled
 from sic.errors import SicError
 
 
@@ -51,7 +51,7 @@ def verify(
     else:
         table = Table("axiom", "what was measured", "worst", "limit", "checks", "")
         for axiom in axioms:
-            verdict = "[green]pass[/green]" if axiom.passed else "[red]FAIL[/red]"
+            verdict = styled("pass", "green") if axiom.passed else styled("FAIL", "red")
             if axiom.name == "completeness":
                 residuals = axiom.details
                 worst = f"{residuals['residual_float32']:.1e} (32 bit)\n{residuals['residual_float64']:.1e} (64 bit)"
@@ -65,8 +65,8 @@ def verify(
             OUT.print(f"{apart:.1%} of the evidence comes from where things are, not from pixels (positional code).")
         if evidence["mean_evidence"] < 1e-6:
             OUT.print("! This model finds no evidence for anything: there was nothing to add up. Train it for longer.")
-        verdict = "All six axioms hold" if result["passed"] else "At least one axiom does not hold"
-        OUT.print(f"{verdict} for {model} on these {len(files)} images.", markup=False)
+        outcome = "All six axioms hold" if result["passed"] else "At least one axiom does not hold"
+        OUT.print(f"{outcome} for {model} on these {len(files)} images.")
     if not result["passed"]:
         raise typer.Exit(1)
 
