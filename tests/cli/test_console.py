@@ -81,7 +81,7 @@ def test_other_writing_is_left_as_it_is() -> None:
 
 def test_classes_in_brackets_are_told_apart(sic: Sic, tmp_path: Path) -> None:
     saved = model()
-    saved.config.classes[:] = NAMES
+    saved.config.classes = NAMES
     save(saved, tmp_path / "model")
     folder = tmp_path / "a["  # `a[/b].png` closes a tag that is not open
     folder.mkdir()
