@@ -22,7 +22,7 @@ USES: dict[str, set[str]] = {
     "card": {"backbones"},
     "directory": {"backbones", "card", "methods", "supports", "data", "errors", "files", "version"},
     "training": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors", "files", "machines"},
-    "explain": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
+    "explain": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors", "version"},
     "evaluate": {"bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
     "clinic": {"methods", "supports", "data", "directory", "explain", "evaluate", "errors", "files", "version"},
 }

@@ -131,8 +131,10 @@ def test_explain(sic: Sic, sic_apart: Sic, trained: tuple[Path, Any], bird_folde
     with Image.open(tmp_path / "a b" / "why.png") as figure:
         assert min(figure.size) > 400
     explained = said["classes"][0]
-    assert explained["pixels"] + explained["input_independent"] == pytest.approx(explained["logit"], abs=1e-4)
-    assert said["bias"] + sum(e["value"] for e in explained["evidence"]) == pytest.approx(explained["logit"], abs=1e-4)
+    assert explained["pixels"] + explained["constant"] == pytest.approx(explained["logit"], abs=1e-4)
+    assert said["bias"] + sum(case["evidence"] for case in explained["cases"]) == pytest.approx(
+        explained["logit"], abs=1e-4
+    )
     assert abs(said["residual"]) < 1e-4
     both = sic.json("explain", out, image, "--class", "bird 0", "--class", "bird 3", "--out", tmp_path / "two.svg")
     assert [c["name"] for c in both["images"][0]["classes"]] == ["bird 0", "bird 3"]

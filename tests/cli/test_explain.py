@@ -8,7 +8,7 @@ from PIL import Image
 
 from sic.cli.console import Results
 from sic.directory import save
-from sic.explain import chunks
+from sic.explain import contributions
 from tests.cli.conftest import Sic
 from tests.test_directory import CLASSES, model
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder_with_a_file_that_is_no_image(
     sic: Sic, saved: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "ON_CPU", 2)
+    monkeypatch.setattr(contributions, "ON_CPU", 2)
     said = sic.json("explain", saved, folder, "--out", tmp_path / "why", code=1)
     found = {entry["image"]: entry for entry in said["images"]}
     assert len(found) == 4

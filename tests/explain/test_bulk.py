@@ -15,7 +15,7 @@ from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.directory import Config, SavedModel, build
 from sic.errors import SicError
-from sic.explain import chunks, images_at_once, in_chunks, support_contributions
+from sic.explain import contributions, images_at_once, in_chunks, support_contributions
 from sic.methods import Contributions
 from sic.model import Model
 from sic.supports import Support
@@ -122,7 +122,7 @@ def test_many_are_the_same_as_one_at_a_time(task: Task, monkeypatch: pytest.Monk
     if task == "multi":
         assert len({len(one.classes) for one in alone}) > 1, "the images should have different numbers of labels"
     for number in (3, 8):
-        monkeypatch.setattr(chunks, "ON_CPU", number)
+        monkeypatch.setattr(contributions, "ON_CPU", number)
         for found, expected in zip(model.explain_many(images), alone, strict=True):
             assert [c.name for c in found.classes] == [c.name for c in expected.classes]
             assert (found.labels, found.nearest) == (expected.labels, expected.nearest)
@@ -140,7 +140,7 @@ def test_many_are_the_same_as_one_at_a_time(task: Task, monkeypatch: pytest.Monk
 
 
 def test_nothing_is_taken_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "ON_CPU", 2)
+    monkeypatch.setattr(contributions, "ON_CPU", 2)
     model, taken = build_model("resnet_tiny"), 0
 
     def endless() -> Iterator[Tensor]:
@@ -159,7 +159,7 @@ def test_nothing_is_taken_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_support_contributions_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_model("resnet_tiny")
-    monkeypatch.setattr(chunks, "ON_CPU", 1)
+    monkeypatch.setattr(contributions, "ON_CPU", 1)
     computed: list[int] = []
     own = support_contributions
 
@@ -177,15 +177,15 @@ def test_support_contributions_that_are_kept_are_bounded(monkeypatch: pytest.Mon
 
 def test_memory_decides_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     classifier, view = build_model("resnet_tiny").classifier, photos(1)[0]
-    monkeypatch.setattr(chunks, "ON_CPU", 10**6)
+    monkeypatch.setattr(contributions, "ON_CPU", 10**6)
     plenty = images_at_once(classifier, view)
-    monkeypatch.setattr(chunks, "CPU_MEMORY", chunks.CPU_MEMORY // 4)
+    monkeypatch.setattr(contributions, "CPU_MEMORY", contributions.CPU_MEMORY // 4)
     assert images_at_once(classifier, view) == pytest.approx(plenty / 4, abs=1)
     assert images_at_once(classifier, view, maps=1000) < plenty / 8
-    monkeypatch.setattr(chunks, "CPU_MEMORY", 0)
+    monkeypatch.setattr(contributions, "CPU_MEMORY", 0)
     assert images_at_once(classifier, view) == 1
     # A convolution keeps its input and its scale at least: half the resolution, 16 channels.
-    assert chunks._known[classifier][tuple(view.shape)] > 2 * 16 * (SIZE // 2) ** 2 * 4
+    assert contributions._known[classifier][tuple(view.shape)] > 2 * 16 * (SIZE // 2) ** 2 * 4
 
 
 def test_views_of_different_sizes_are_not_mixed(model: Model) -> None:

@@ -141,14 +141,14 @@ def test_the_reading_of_one_class(sure: SIC) -> None:
     explanation = explained(sure, [2])
     part = explanation.classes[0]
     text = read(explanation)
-    assert re.match(r"The model answers kite \((over )?\d+%\)\. ", text)
+    assert re.match(r"The model predicts kite \((over )?\d+%\)\. ", text)
     score = text[text.index("The score for kite is") : text.index("The most similar of them is")]
     ranked = sorted((case.evidence for case in part.cases), reverse=True)
     said = numbers(score)
     assert said == pytest.approx([part.logit, *ranked, -sure.bias], abs=0.0051)
     assert said[0] == pytest.approx(sum(said[1:-1]) - said[-1], abs=0.05)
     best = max(part.cases, key=lambda case: case.evidence)
-    assert f"The most similar of them is {best.support.source}." in text
+    assert f"The most similar of them is {best.support.source} (case {best.index})." in text
     assert "No similar case" not in text
     assert "\n" not in text
 
@@ -156,7 +156,7 @@ def test_the_reading_of_one_class(sure: SIC) -> None:
 def test_the_reading_of_several_classes(sure: SIC) -> None:
     explanation = explained(sure, [1, 0, 2])
     text = re.sub(r"\((over )?\d+%\)", "(p)", read(explanation))
-    assert text.startswith("The model answers heron (p) and wren (p) and kite (p). ")
+    assert text.startswith("The model predicts heron (p) and wren (p) and kite (p). ")
     assert [text.count(f"The score for {name} is") for name in NAMES] == [1, 1, 1]
     assert text.count("add up to the score") == 1
 
@@ -166,14 +166,14 @@ def test_no_similar_case_is_said_first(unsure: SIC) -> None:
     assert not explanation.similar_case
     text = read(explanation)
     assert text.startswith("No similar case: no class reaches a probability of 50%")
-    assert f"The nearest class is {explanation.nearest} at 33%" in text  # 1 / (1 + 2), with next to no evidence
-    assert "The model answers" not in text
+    assert f"The nearest class is {explanation.nearest} (33%)" in text  # 1 / (1 + 2), with next to no evidence
+    assert "The model predicts" not in text
 
 
 def test_a_class_that_was_asked_for_is_not_an_answer(sure: SIC) -> None:
     explanation = replace(explained(sure, [0]), labels=["kite"])
     chance = explanation.probabilities["kite"]
-    assert explanation.text.startswith(f"The model answers kite ({percent(chance)}). Beside it, wren (")
+    assert explanation.text.startswith(f"The model predicts kite ({percent(chance)}). Also above 50 %: wren (")
     assert "The score for wren is " in explanation.text
 
 
@@ -181,14 +181,14 @@ def test_a_class_that_was_asked_for_is_not_the_nearest(unsure: SIC) -> None:
     explanation = explained(unsure, [0, 1, 2])
     farthest = min(range(3), key=lambda label: explanation.probabilities[NAMES[label]])
     text = explained(unsure, [farthest]).text
-    assert f"The nearest class is {explanation.nearest} at" in text
+    assert f"The nearest class is {explanation.nearest} (" in text
     assert f"The score for {NAMES[farthest]} is" in text and NAMES[farthest] != explanation.nearest
 
 
 def test_one_case_is_one_image(sure: SIC) -> None:
     text = explained(sure, [1]).text
-    assert "from its similarity to 1 training image, less" in text
-    assert "The most similar is heron/2.png." in text
+    assert "from the similarity to 1 training image, minus" in text
+    assert "The most similar is heron/2.png (case 2)." in text
 
 
 def test_a_large_error_is_a_warning(sure: SIC) -> None:
@@ -197,7 +197,7 @@ def test_a_large_error_is_a_warning(sure: SIC) -> None:
     assert "Warning" not in explanation.text
     broken = explanation.classes[0].contributions
     broken.value = broken.value + 3
-    assert explanation.text.endswith("Warning: pixels and bias do not add up to the score (they miss it by 3).")
+    assert explanation.text.endswith("Warning: pixels and bias do not add up to the score (residual 3).")
     assert "Checked" not in explanation.text
 
 
@@ -208,7 +208,10 @@ def test_what_has_no_pixel_is_said(sure: SIC) -> None:
     evidence = sum(case.evidence for case in part.cases)
     part.contributions.constant = part.contributions.constant + evidence / 4
     part.contributions.maps = part.contributions.maps * 0.75  # the rest of the evidence
-    assert f"{evidence / 4:.2f} of the evidence ({percent(0.25)}) has no pixel" in explanation.text
+    assert (
+        f"{evidence / 4:.2f} of the evidence ({percent(0.25)}) comes from the transformer's positional encoding"
+        in explanation.text
+    )
     assert "pixels, positions and bias add up to the score" in explanation.text
 
 
@@ -243,7 +246,7 @@ def test_where_the_evidence_lies(sure: SIC, rows: slice, columns: slice, place: 
     maps[rows, columns] = 1
     set_maps(explanation, maps)
     assert f"comes from the {place} of the image:" in explanation.text
-    assert "speak against it" not in explanation.text
+    assert "negative" not in explanation.text
 
 
 def set_maps(explanation: Explanation, maps: Tensor) -> None:
@@ -259,13 +262,15 @@ def test_how_concentrated_the_evidence_is_and_what_speaks_against_it(sure: SIC) 
     maps[57:228] = 1.0
     maps[228:342] = -1.0
     set_maps(explanation, maps.view(SIZE, SIZE))
-    assert "a tenth of the pixels gives 50% of it, and 25% of all contributions speak against it." in read(explanation)
+    assert "a tenth of the pixels contributes 50% of it, and 25% of all contributions are negative." in read(
+        explanation
+    )
 
 
 def test_nothing_speaks_for_an_image_without_positive_contributions(sure: SIC) -> None:
     explanation = explained(sure, [0])
     set_maps(explanation, -torch.ones(SIZE, SIZE))
-    assert "No part of the image speaks for it." in explanation.text
+    assert "No part of the image is evidence for it." in explanation.text
 
 
 def test_a_case_made_of_negative_parts_is_a_caution(sure: SIC) -> None:
@@ -277,7 +282,9 @@ def test_a_case_made_of_negative_parts_is_a_caution(sure: SIC) -> None:
         maps[: round(negative * SIZE * SIZE)] = -1
         case.own = replace(case.own, maps=maps.view(SIZE, SIZE))
         assert negative_share(case.own.maps).item() == pytest.approx(negative, abs=0.01)
-    assert f"Caution: 30% of what {first.support.source} is made of counts negatively" in read(explanation)
+    assert f"Caution: 30% of the contributions to {first.support.source} (case {first.index}) are negative" in read(
+        explanation
+    )
     assert explanation.text.count("Caution") == 1
 
 

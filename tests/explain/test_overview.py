@@ -12,8 +12,7 @@ from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from sic.explain import Latents, Overview, look, negative_share, rgba, support_contributions
-from sic.explain.projection import project
-from sic.explain.similarity import class_similarity, silhouette, support_similarity
+from sic.explain.latent_space import class_similarity, project, silhouette, support_similarity
 from sic.methods import SIC
 from tests.explain.test_explanation import LABELS, NAMES, SIZE, build, photos, supports
 

@@ -209,7 +209,7 @@ def test_a_case_is_one_file_without_scripts(client: TestClient, served: Served) 
     for case in explained.cases:
         assert case.support.source in text and f"{case.evidence:+.2f}" in text
     assert "<script" not in text and "http://" not in text and "https://" not in text
-    assert text.count("data:image/png;base64,") == 3 + 2 * len(explained.cases)
+    assert text.count("data:image/webp;base64,") == 3 + 2 * len(explained.cases)
 
 
 def test_without_support_images_nothing_is_shown_and_everything_else_works(served: Served, own_copy: Served) -> None:

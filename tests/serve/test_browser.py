@@ -191,7 +191,8 @@ def test_keyboard_alone_is_enough(visit: Visit) -> None:
     assert visit.values(".cases .region", "data-value") == pytest.approx(
         [case.evidence_map.numpy()[mask].sum() for case in wanted.cases], abs=1e-5
     )
-    visit.until("document.getElementById('region-words').textContent.includes('case A')")
+    name = f"case {wanted.cases[0].index} "
+    visit.until(f"document.getElementById('region-words').textContent.includes('{name}')")
     page.keyboard.press("Escape")
     assert page.locator("#clear").is_disabled()
     tab_to("document.activeElement.textContent.startsWith('Which test images')")

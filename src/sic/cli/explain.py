@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,8 +14,6 @@ from sic.errors import SicError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sic.explain import Explanation
 
 
 def explain(
@@ -36,6 +34,7 @@ def explain(
     """Draw and read out the explanation of the answers: contributions, evidence, supports."""
     from sic.cli.files import as_trained, image_files
     from sic.evaluate.outputs import views_or_reasons
+    from sic.explain.render import as_json
     from sic.model import load
 
     loaded = load(model, pick_device(device))
@@ -75,32 +74,12 @@ def explain(
             number, file = waiting.popleft()
             # Images of the same name in different folders must not overwrite each other.
             figure = out / f"{number:04d}-{file.stem}.png" if folder else out
-            replace(explanation, title=file.name).save(figure)
-            found = {"image": str(file), "figure": str(figure), **_as_json(explanation)}
+            explanation = replace(explanation, title=file.name)
+            explanation.save(figure)
+            found = {"image": str(file), "figure": str(figure), **as_json(explanation)}
             results.add(found, f"{found['text']}\nFigure: {figure}")
             if folder:
                 talker.advance("explaining", done + failed, len(files))
     results.close()
     if failed:
         raise typer.Exit(1)
-
-
-def _as_json(explanation: "Explanation") -> dict[str, Any]:
-    return {
-        "text": explanation.text,
-        "labels": explanation.labels,
-        "similar_case": explanation.similar_case,
-        "residual": explanation.residual,
-        "bias": explanation.bias,
-        "classes": [
-            {
-                "name": c.name,
-                "logit": c.logit,
-                "probability": c.probability,
-                "pixels": c.contributions.maps.sum().item(),
-                "input_independent": c.contributions.constant.item(),
-                "evidence": [{"source": s.support.source, "value": s.evidence} for s in c.cases],
-            }
-            for c in explanation.classes
-        ],
-    }

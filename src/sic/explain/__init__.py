@@ -1,7 +1,8 @@
-"""From a model and an image to contributions, pictures and prose."""
+"""Explanations of predictions: contributions, and one renderer for every place that shows them."""
 
-from sic.explain.chunks import images_at_once, in_chunks
 from sic.explain.contributions import (
+    images_at_once,
+    in_chunks,
     latent_contributions,
     negative_share,
     neuron_contributions,
@@ -16,9 +17,9 @@ from sic.explain.explanation import (
     explain_classes,
     own_contributions,
 )
+from sic.explain.latent_space import ProjectionMethod
 from sic.explain.overview import Latents, Overview, look
 from sic.explain.picture import rgba
-from sic.explain.projection import Method as ProjectionMethod
 
 __all__ = [
     "ClassExplanation",

@@ -40,6 +40,11 @@ class ClassExplanation:
     """Of the logit, without leading dimensions."""
     cases: list[SupportCase]
 
+    @property
+    def yes(self) -> bool:
+        """Whether the model finds the class in the image."""
+        return self.probability >= 0.5
+
 
 @dataclass
 class Explanation:

@@ -10,9 +10,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sic.explain.contributions import negative_share, support_contributions
+from sic.explain.latent_space import (
+    ProjectionMethod,
+    Silhouette,
+    class_similarity,
+    project,
+    silhouette,
+    support_similarity,
+)
 from sic.explain.picture import rgba
-from sic.explain.projection import Method, project
-from sic.explain.similarity import Silhouette, class_similarity, silhouette, support_similarity
 from sic.methods import SIC
 from sic.supports import Support
 
@@ -71,7 +77,7 @@ class Point:
 class Projection:
     """Latents of images and supports in the plane; distances within a crowd mean more than those between crowds."""
 
-    method: Method
+    method: ProjectionMethod
     seed: int
     points: list[Point]
 
@@ -137,7 +143,7 @@ def look(
     classes: Sequence[str],
     latents: Latents | None = None,
     *,
-    method: Method = "tsne",
+    method: ProjectionMethod = "tsne",
     seed: int = 0,
 ) -> Overview:
     """The overview of a model; with `latents` of images, also how these lie between the supports."""
@@ -203,7 +209,7 @@ def _views(classifier: SIC, supports: Sequence[Support], classes: Sequence[str])
 
 
 def _projection(
-    vectors: Tensor, supports: Sequence[Support], latents: Latents | None, method: Method, seed: int
+    vectors: Tensor, supports: Sequence[Support], latents: Latents | None, method: ProjectionMethod, seed: int
 ) -> Projection:
     """Supports first; of many images, a random selection."""
     own = [((support.label,), support.source) for support in supports]

@@ -1,16 +1,25 @@
-"""Pictures of contributions: scaled, smoothed and clipped, as contributions themselves never are."""
+"""Draw contributions as pictures, and write pictures as files.
+
+Only drawing scales, smooths and clips; contributions themselves are never changed.
+"""
+
+import base64
+import io
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
-from sic.methods import opacity
+from sic.methods import Contributions, opacity
 
 SMOOTHING = 9
 FULL_STRENGTH = 0.5
 """Sum of contributions from which on a picture is drawn in full colour."""
+LONGEST = 256
+"""Pixels of the longer side of a picture inside a page."""
 RED_BLUE = np.array(
     [
         [5, 48, 97],
@@ -26,7 +35,7 @@ RED_BLUE = np.array(
         [103, 0, 31],
     ]
 )
-"""ColorBrewer's RdBu from -1 to 1: told apart by those who do not see red and green."""
+"""ColorBrewer's RdBu from -1 to 1, which is safe for readers with red-green colour blindness."""
 
 
 def alpha(weights: Tensor, maps: Tensor, smooth: bool = True) -> Tensor:
@@ -48,6 +57,13 @@ def rgba(weights: Tensor, maps: Tensor, smooth: bool = True) -> Tensor:
     return torch.cat([rgb, alpha(weights, maps, smooth)[:, None]], dim=1)
 
 
+def colour_picture(contributions: Contributions) -> Tensor:
+    """The colours that the model responds to, 4×H×W, without leading dimensions; pale if there is little evidence."""
+    picture = rgba(contributions.weights[None], contributions.maps[None])[0]
+    picture[3] *= strength(contributions.maps)
+    return picture
+
+
 def over_white(picture: Tensor) -> NDArray[np.float32]:
     """RGBA 4×H×W on white, as H×W×3."""
     opacity = picture[3:]
@@ -56,7 +72,7 @@ def over_white(picture: Tensor) -> NDArray[np.float32]:
 
 
 def strength(maps: Tensor) -> float:
-    """Pictures are scaled to their own content; where there is hardly any, they fade."""
+    """Opacity of a whole picture. Pictures are scaled to their own content, so one with little evidence must fade."""
     return min(1.0, maps.sum().abs().item() / FULL_STRENGTH)
 
 
@@ -85,3 +101,30 @@ def symmetric_limit(maps: Tensor) -> float:
 def smoothed(maps: Tensor, kernel: int = 5) -> Tensor:
     """Box-smoothed maps N×H×W for drawing; the sum is kept up to the border."""
     return F.avg_pool2d(maps[:, None], kernel, 1, kernel // 2, count_include_pad=False)[:, 0]
+
+
+def png(pixels: Tensor) -> bytes:
+    """3×H×W or 4×H×W in [0, 1] as a PNG file."""
+    array = (pixels.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(array)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def photo_uri(pixels: NDArray[np.uint8]) -> str:
+    """H×W×3 as a data URI for a page, at most `LONGEST` pixels wide and high."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS)
+    return webp_uri(image, quality=85)
+
+
+def drawing_uri(pixels: NDArray[np.floating]) -> str:
+    """H×W×3 in [0, 1] as a data URI for a page, at most `LONGEST` pixels wide and high."""
+    return photo_uri((pixels.clip(0, 1) * 255).round().astype(np.uint8))
+
+
+def webp_uri(image: Image.Image, **options: object) -> str:
+    """An image as a data URI; `options` as in Pillow."""
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", **options)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

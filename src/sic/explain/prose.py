@@ -1,24 +1,25 @@
-"""A plain-language reading of an explanation."""
+"""An explanation in words."""
 
 import torch
 from torch import Tensor
 
 from sic.explain.contributions import negative_share
-from sic.explain.explanation import ClassExplanation, Explanation
+from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
+from sic.explain.render import VISIBLE, case_name, outside_pixels
 from sic.methods import METHODS
 
-CASES = {"nwhead": ("training image", "the probability"), "protopnet": ("part of a training image from", "the score")}
-"""What the cases of other methods are, and what they add to."""
+CASES = {"nwhead": ("training image", "the probability"), "protopnet": ("part of the training image", "the score")}
+"""For the other methods with cases: what a case is, and what it adds to."""
 HARDLY_ANY = 0.1
-"""Evidence below which it makes no sense to ask where it comes from."""
+"""Evidence that is too small to be located."""
 GATHERED = 0.6
-"""Share of the evidence that must lie in a place for it to be named."""
+"""Share of the evidence that a region must hold to be named."""
 TOO_MUCH_NEGATIVE = 0.2
-"""Share of negative mass in a support's own map above which the reader is warned."""
+"""Share of negative mass in a support contribution that gives a warning."""
 
 
 def percent(probability: float) -> str:
-    """For people: no 0 % and no 100 % that are not exactly that, and no 50 % that is not yet a yes.
+    """A probability, rounded, but never to 0 %, 100 % or (from below) 50 %.
 
     >>> percent(0.974), percent(0.9991), percent(0.002), percent(0.497)
     ('97 %', 'over 99 %', 'under 1 %', 'just under 50 %')
@@ -33,7 +34,7 @@ def percent(probability: float) -> str:
 
 
 def answer(explanation: Explanation) -> str:
-    """What the model says, in a few words."""
+    """The prediction in a few words."""
     if not explanation.similar_case:
         probability = explanation.probabilities[explanation.nearest]
         nothing = "no similar case" if explanation.method == "sic" else "no class reaches 50 %"
@@ -44,22 +45,23 @@ def answer(explanation: Explanation) -> str:
 def read(explanation: Explanation) -> str:
     """One paragraph."""
     if explanation.similar_case:
-        sentences = [f"The model answers {answer(explanation)}."]
+        sentences = [f"The model predicts {answer(explanation)}."]
         others = [n for n, p in explanation.probabilities.items() if p >= 0.5 and n not in explanation.labels]
         if others:
             named = " and ".join(f"{name} ({percent(explanation.probabilities[name])})" for name in others)
-            sentences.append(f"Beside it, {named} would be a yes, too.")
+            sentences.append(f"Also above 50 %: {named}.")
     elif explanation.method != "sic":
         sentences = [f"The model is not sure: {answer(explanation)}."]
     else:
         probability = percent(explanation.probabilities[explanation.nearest])
         sentences = [
-            "No similar case: no class reaches a probability of 50 %, so this image looks like none of the training "
-            f"images that the model compares with. The nearest class is {explanation.nearest} at {probability}."
+            "No similar case: no class reaches a probability of 50 %, so the image is not similar enough to any of the "
+            f"training images that the model compares it with. The nearest class is {explanation.nearest} "
+            f"({probability})."
         ]
     for explained in explanation.classes:
         if explanation.method == "sic":
-            sentences += _class_sentences(explained, explanation.bias)
+            sentences += _class_sentences(explanation, explained)
         else:
             sentences += [*_other_method(explained, explanation.method), _where(explained.contributions.maps)]
     complete = METHODS[explanation.method].complete
@@ -67,7 +69,7 @@ def read(explanation: Explanation) -> str:
 
 
 def within(residual: float) -> str | None:
-    """The decimal that a residual stays below, None from 0.001 on.
+    """A decimal bound for a residual; None if it is above 0.001.
 
     >>> within(3e-7), within(0.2)
     ('0.000001', None)
@@ -77,78 +79,73 @@ def within(residual: float) -> str | None:
 
 
 def _checked(explanation: Explanation) -> str:
-    """Whether the parts add up."""
-    apart = any(abs(_elsewhere(explained, explanation.bias)) >= VISIBLE for explained in explanation.classes)
+    """Whether the parts add up to the score."""
+    apart = any(abs(outside_pixels(explanation, explained)) >= VISIBLE for explained in explanation.classes)
     parts = "pixels, positions and bias" if apart else "pixels and bias"
     residual = explanation.residual
     error = within(residual)
     if error is None:
-        return f"Warning: {parts} do not add up to the score (they miss it by {residual:.2g})."
-    return f"The arithmetic (not the answer) was checked: {parts} add up to the score to within {error}."
+        return f"Warning: {parts} do not add up to the score (residual {residual:.2g})."
+    return f"The sum (not the answer) was checked: {parts} add up to the score to within {error}."
 
 
 def _missing(residual: float) -> str:
-    """Of methods that promise no sum."""
+    """For methods whose attributions need not add up."""
     return (
-        f"This picture is an approximation: its pixels miss the score by {residual:.2g}, and nothing guarantees that "
-        "they show what the model used."
+        f"This attribution is an approximation: its pixels do not add up to the score (residual {residual:.2g}), and "
+        "nothing guarantees that it shows what the model used."
     )
 
 
 def _other_method(explained: ClassExplanation, method: str) -> list[str]:
-    """The score of a class, and which cases it comes from where there are any."""
+    """The score of a class and the case that contributes most, if the method has cases."""
     score = "log-probability" if method == "nwhead" else "score"
     sentences = [f"The {score} of {explained.name} is {explained.logit:.2f}."]
     if explained.cases:
         best = explained.cases[0]
         what, adds = CASES[method]
-        sentences.append(f"The {what} {best.support.source} speaks for it most: it adds {best.evidence:.2f} to {adds}.")
+        sentences.append(f"The {what} {_named(best)} contributes most: it adds {best.evidence:.2f} to {adds}.")
     return sentences
 
 
-VISIBLE = 0.005
-"""What two decimals show."""
+def _named(case: SupportCase) -> str:
+    return f"{case.support.source} ({case_name(case.index)})"
 
 
-def _elsewhere(explained: ClassExplanation, bias: float) -> float:
-    """The part of the evidence that no pixel has: a transformer's positional code."""
-    return explained.contributions.constant.item() - bias
-
-
-def _class_sentences(explained: ClassExplanation, bias: float) -> list[str]:
+def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> list[str]:
     ranked = sorted(explained.cases, key=lambda case: -case.evidence)
     parts = " + ".join(f"{case.evidence:.2f}" for case in ranked)
     images = "1 training image" if len(ranked) == 1 else f"{len(ranked)} training images"
     sentences = [
-        f"The score for {explained.name} is {explained.logit:.2f}: evidence of {parts} from its similarity to "
-        f"{images}, less a fixed {-bias:.2f} that every class has to overcome.",
-        f"The most similar {'of them ' if len(ranked) > 1 else ''}is {ranked[0].support.source}.",
+        f"The score for {explained.name} is {explained.logit:.2f}: evidence of {parts} from the similarity to "
+        f"{images}, minus {-explanation.bias:.2f}, which is the same for every class.",
+        f"The most similar {'of them ' if len(ranked) > 1 else ''}is {_named(ranked[0])}.",
         _where(explained.contributions.maps),
     ]
-    elsewhere = _elsewhere(explained, bias)
-    if abs(elsewhere) >= VISIBLE:
-        share = percent(abs(elsewhere) / max(sum(case.evidence for case in ranked), 1e-12))
+    apart = outside_pixels(explanation, explained)
+    if abs(apart) >= VISIBLE:
+        share = percent(abs(apart) / max(sum(case.evidence for case in ranked), 1e-12))
         sentences.append(
-            f"{elsewhere:.2f} of the evidence ({share}) has no pixel: it comes from the transformer's positions."
+            f"{apart:.2f} of the evidence ({share}) comes from the transformer's positional encoding, not from pixels."
         )
     for case in ranked:
         negative = 0.0 if case.own is None else negative_share(case.own.maps).item()
         if negative > TOO_MUCH_NEGATIVE:
             sentences.append(
-                f"Caution: {percent(negative)} of what {case.support.source} is made of counts negatively; "
-                "a model trained with a larger temperature would explain itself better."
+                f"Caution: {percent(negative)} of the contributions to {_named(case)} are negative; a higher "
+                "temperature in training would give clearer explanations."
             )
     return sentences
 
 
 def _where(maps: Tensor) -> str:
-    """Where the positive contributions lie, how concentrated they are, and how much speaks against."""
+    """Where the positive contributions are, how concentrated they are, and how many contributions are negative."""
     positive = maps.clamp(min=0)
     total = positive.sum().item()
     if total <= 0:
-        return "No part of the image speaks for it."
+        return "No part of the image is evidence for it."
     if total < HARDLY_ANY:
-        return "There is hardly any evidence for it anywhere in the image."
+        return "There is almost no evidence for it in the image."
     height, width = maps.shape
     mass = positive / total
     rows, columns = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
@@ -165,12 +162,12 @@ def _where(maps: Tensor) -> str:
     densest = mass.flatten().sort(descending=True).values
     share = densest[: max(1, len(densest) // 10)].sum().item()
     against = negative_share(maps).item()
-    sentence = f"Most of the evidence comes from {source}: a tenth of the pixels gives {percent(share)} of it"
-    return sentence + (f", and {percent(against)} of all contributions speak against it." if against >= 0.005 else ".")
+    sentence = f"Most of the evidence comes from {source}: a tenth of the pixels contributes {percent(share)} of it"
+    return sentence + (f", and {percent(against)} of all contributions are negative." if against >= VISIBLE else ".")
 
 
 def _third(mean: float, position: Tensor, low: str, high: str) -> tuple[str, Tensor]:
-    """The name of the side that a mean position (0 to 1) lies on, and which pixels are there; or the middle half."""
+    """The side that a mean position (0 to 1) is on and the pixels there; without a side, the middle half."""
     if mean < 0.4:
         return low, position < 0.5
     if mean > 0.6:

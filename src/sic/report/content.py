@@ -11,13 +11,13 @@ from sic.clinic.findings import Finding
 from sic.data.labels import split_targets, targets
 from sic.directory import CONFIG, read_stored
 from sic.explain import Overview
+from sic.explain.picture import drawing_uri
 from sic.model import Model
 from sic.report.case_views import CaseView, case_view
 from sic.report.cases import Confusion, confusions, select
 from sic.report.class_views import HeatMap, Plane, heat_map, plane
 from sic.report.measurements import Measurements, read_measurements
-from sic.report.pictures import drawing
-from sic.report.support_views import SupportPictures, support_pictures
+from sic.report.support_views import SupportCard, support_cards
 from sic.report.trial import Trial
 
 CONFUSIONS, EXAMPLES = 8, 4
@@ -71,7 +71,7 @@ class Page:
     made: datetime
     config: dict[str, Any]
     overview: Overview
-    supports: list[SupportPictures]
+    supports: list[SupportCard]
     rows: list[ClassRow]
     trial: Trial | None
     groups: list[CaseGroup]
@@ -92,8 +92,8 @@ class Page:
     def has_pictures(self) -> bool:
         return any(support.image for support in self.supports)
 
-    def of_class(self, label: int) -> list[SupportPictures]:
-        return [support for support in self.supports if support.label == label]
+    def of_class(self, label: int) -> list[SupportCard]:
+        return [support for support in self.supports if support.label_index == label]
 
 
 def gather(
@@ -110,7 +110,7 @@ def gather(
     # Of the file only what a loaded model forgets: the versions it was made with.
     config = json.loads(read_stored(folder, CONFIG)) | asdict(model.config)
     overview = model.overview(None if trial is None else trial.latents, seed=seed)
-    supports = support_pictures(overview)
+    supports = support_cards(overview)
     groups: list[CaseGroup] = []
     confused: list[Confusion] = []
     if trial is not None:
@@ -135,7 +135,7 @@ def gather(
 
 
 def _groups(
-    model: Model, trial: Trial, supports: list[SupportPictures], number: int, seed: int, watch: Watch | None
+    model: Model, trial: Trial, supports: list[SupportCard], number: int, seed: int, watch: Watch | None
 ) -> list[CaseGroup]:
     chosen = select(trial.logits, trial.samples, model.config.task, number, seed)
     what = "answers" if model.config.task == "single" else "labels"
@@ -187,7 +187,7 @@ def _rows(model: Model, overview: Overview, trial: Trial | None, confused: Seque
 
 def _confusion(model: Model, trial: Trial, pair: Confusion) -> ConfusionView:
     chosen = [trial.samples[row] for row in pair.rows[:EXAMPLES]]
-    examples = [(one.id, drawing(model.tensor(one.path).permute(1, 2, 0).cpu().numpy())) for one in chosen]
+    examples = [(one.id, drawing_uri(model.tensor(one.path).permute(1, 2, 0).cpu().numpy())) for one in chosen]
     of = sum(pair.truth in sample.labels for sample in trial.samples)
     return ConfusionView(pair.truth, pair.said, len(pair.rows), of, examples)
 

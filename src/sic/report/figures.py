@@ -15,10 +15,10 @@ from sic.explain import Overview
 from sic.explain.overview import SupportView
 from sic.explain.picture import signed
 from sic.explain.prose import percent
+from sic.explain.render import case_name
 from sic.report.class_views import IN_A_TABLE, PALETTE, blue
 from sic.report.content import Page, Watch
 from sic.report.pictures import on_white
-from sic.report.support_views import letter
 
 PANEL = 1.25
 """Inches of a picture."""
@@ -70,7 +70,7 @@ def support_sheet(overview: Overview, labels: Sequence[int]) -> Figure:
         for slot, view in enumerate(group):
             left = 1.25 + slot * (3 * PANEL + 0.25)
             share = "" if view.negative_mass is None else f", {percent(view.negative_mass)} negative"
-            title = f"{letter(slot)}: {_end(view.source)}, ‖v‖ {view.norm:.2f}{share}"
+            title = f"{case_name(view.index).capitalize()}: {_end(view.source)}, ‖v‖ {view.norm:.2f}{share}"
             figure.text(left / width, (top + 0.05) / height, title, fontsize=6.5, color=GREY)
             for column, pixels in enumerate(_three(view)):
                 box = ((left + column * PANEL) / width, (top - PANEL) / height, 0.96 * PANEL / width, PANEL / height)

@@ -5,10 +5,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sic.card import model_card
-from sic.explain.prose import TOO_MUCH_NEGATIVE, percent, within
+from sic.explain.html import environment, points
+from sic.explain.prose import TOO_MUCH_NEGATIVE
 from sic.report.class_views import PALETTE
 from sic.report.content import Page
-from sic.version import __version__
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -30,31 +30,18 @@ FITS = {
 
 def render(page: Page) -> str:
     """The whole file."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("sic.report", "templates"),
-        autoescape=lambda name: name is None or name.endswith(".html"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "breaks": _breaks,
+    made = environment("sic.report", "sic.explain")
+    made.filters |= {
         "capital": lambda text: text[:1].upper() + text[1:],
         "day": _day,
-        "percent": percent,
         "percent1": lambda value: "–" if value is None else f"{100 * value:.1f} %",
         "plain": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
-        "points": _points,
         "precision": lambda value: "–" if value is None else f"{value:.3f}",
-        "round2": lambda value: "–" if value is None else _minus(f"{value:.2f}"),
-        "signed2": lambda value: "–" if value is None else _points(value),
-        "small": lambda value: f"{value:.2g}",
-        "within": lambda residual: within(abs(residual)),
+        "round2": lambda value: "–" if value is None else f"{value:.2f}".replace("-", "−"),
+        "signed2": lambda value: "–" if value is None else points(value),
     }
-    environment.globals |= {"palette": PALETTE, "too_negative": TOO_MUCH_NEGATIVE, "version": __version__}
-    return environment.get_template("page.html").render(
+    made.globals |= {"palette": PALETTE, "too_negative": TOO_MUCH_NEGATIVE}
+    return made.get_template("page.html").render(
         page=page,
         lead=_lead(page),
         contents=_contents(page),
@@ -63,22 +50,6 @@ def render(page: Page) -> str:
         card=_card(page.config),
         preprocessing=_preprocessing(page.config["preprocessing"]),
     )
-
-
-def _breaks(name: str) -> "Markup":
-    """A file name that may go on in the next line after a folder."""
-    from markupsafe import Markup, escape
-
-    return Markup("/<wbr>").join(escape(part) for part in name.split("/"))
-
-
-def _minus(text: str) -> str:
-    """With a minus sign that is not a hyphen."""
-    return text.replace("-", "−")
-
-
-def _points(value: float) -> str:
-    return _minus(f"{value:+.2f}")
 
 
 def _day(moment: datetime) -> str:

@@ -1,29 +1,15 @@
 """Pictures as they go into the page: small, and inside it."""
 
-import base64
-import io
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-LONGEST = 256
-"""Pixels of a picture's longer side."""
+from sic.explain.picture import webp_uri
+
 CELL, COLUMNS = 44, 40
 """Size and number per row of the thumbnails on a sheet."""
-
-
-def photo(pixels: NDArray[np.uint8], longest: int = LONGEST) -> str:
-    """H×W×3 → data URI."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
-    return _uri(image, quality=85)
-
-
-def drawing(pixels: NDArray[np.floating]) -> str:
-    """H×W×3 in [0, 1] → data URI."""
-    return photo((pixels.clip(0, 1) * 255).round().astype(np.uint8))
 
 
 def on_white(rgba: NDArray[np.uint8]) -> NDArray[np.floating]:
@@ -36,7 +22,7 @@ def on_white(rgba: NDArray[np.uint8]) -> NDArray[np.floating]:
 def mosaic(colours: NDArray[np.floating], cell: int) -> str:
     """A matrix of colours R×C×3 in [0, 1] as squares of `cell` pixels, lossless."""
     pixels = (colours.clip(0, 1) * 255).round().astype(np.uint8)
-    return _uri(Image.fromarray(pixels.repeat(cell, axis=0).repeat(cell, axis=1)), lossless=True)
+    return webp_uri(Image.fromarray(pixels.repeat(cell, axis=0).repeat(cell, axis=1)), lossless=True)
 
 
 def sheet(thumbnails: Sequence[NDArray[np.uint8] | None]) -> str:
@@ -47,10 +33,4 @@ def sheet(thumbnails: Sequence[NDArray[np.uint8] | None]) -> str:
         if pixels is not None:
             thumbnail = Image.fromarray(pixels).resize((CELL, CELL), Image.Resampling.BILINEAR)
             result.paste(thumbnail, (number % COLUMNS * CELL, number // COLUMNS * CELL))
-    return _uri(result, quality=70)
-
-
-def _uri(image: Image.Image, **options: object) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, "WEBP", **options)
-    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    return webp_uri(result, quality=70)

@@ -1,4 +1,4 @@
-"""The model's cases as the page shows them: picture, raw signed map, colour picture, and two numbers."""
+"""The model's supports as the page shows them: image, raw signed map, colour picture, and the numbers."""
 
 from dataclasses import dataclass
 
@@ -6,69 +6,47 @@ import numpy as np
 import torch
 
 from sic.explain import Overview
+from sic.explain.html import CasePictures
 from sic.explain.overview import SupportView
-from sic.explain.picture import signed
-from sic.report.pictures import drawing, on_white, photo
+from sic.explain.picture import drawing_uri, photo_uri, signed
+from sic.report.pictures import on_white
 
 
 @dataclass(frozen=True)
-class SupportPictures:
-    """One support; pictures are data URIs, None where the model was saved without images."""
+class SupportCard(CasePictures):
+    """One support; pictures are data URIs, None if the model was saved without images."""
 
-    index: int
-    label: int
-    letter: str
-    """A, B, … within its class."""
-    name: str
-    """Of its class."""
-    source: str
+    label_index: int
     norm: float
     negative_mass: float | None
     constant: float | None
-    image: str | None
     map: str | None
     limit: float | None
-    """Contribution per pixel at which the map's colour scale ends."""
-    colours: str | None
+    """Contribution per pixel at which the colour scale of the map ends."""
 
 
-def support_pictures(overview: Overview) -> list[SupportPictures]:
-    """All supports in the overview's order."""
-    letters: dict[int, int] = {}
-    result = []
-    for view in overview.supports:
-        letters[view.label] = letters.get(view.label, -1) + 1
-        result.append(_pictures(view, letter(letters[view.label])))
-    return result
+def support_cards(overview: Overview) -> list[SupportCard]:
+    """All supports in the order of the overview."""
+    return [_card(view) for view in overview.supports]
 
 
-def letter(number: int) -> str:
-    """A, B, …, Z, AA, …
-
-    >>> letter(0), letter(25), letter(26)
-    ('A', 'Z', 'AA')
-    """
-    return ("" if number < 26 else letter(number // 26 - 1)) + chr(65 + number % 26)
-
-
-def _pictures(view: SupportView, letter: str) -> SupportPictures:
+def _card(view: SupportView) -> SupportCard:
     image = map_ = limit = colours = None
     if view.image is not None and view.map is not None and view.rgba is not None:
-        image = photo(view.image)
+        image = photo_uri(view.image)
         pixels = torch.from_numpy(view.image.astype(np.float32) / 255).permute(2, 0, 1)
         drawn, limit = signed(torch.from_numpy(view.map), pixels, smooth=False)
-        map_, colours = drawing(drawn), drawing(on_white(view.rgba))
-    return SupportPictures(
+        map_, colours = drawing_uri(drawn), drawing_uri(on_white(view.rgba))
+    return SupportCard(
         view.index,
-        view.label,
-        letter,
         view.name,
         view.source,
+        image,
+        colours,
+        view.label,
         view.norm,
         view.negative_mass,
         view.constant,
-        image,
         map_,
         limit,
-        colours,
     )

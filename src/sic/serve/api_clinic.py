@@ -7,9 +7,9 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 
 from sic.clinic import Edit
+from sic.explain.picture import png
 from sic.serve import schemas
 from sic.serve.answers import V1, Site, image_answer
-from sic.serve.engine import png
 from sic.serve.limits import Refused
 from sic.serve.uploads import receive_json
 

@@ -7,10 +7,11 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 from torch import Tensor
 
+from sic.explain.html import shared_page
+from sic.explain.render import as_json
 from sic.serve import schemas
 from sic.serve.answers import IMAGES, REFUSALS, V1, Site, image_answer, wants_png
 from sic.serve.limits import Refused
-from sic.serve.share import page as share_page
 from sic.serve.uploads import decode, receive
 from sic.serve.work import Check
 
@@ -93,7 +94,7 @@ def add(app: FastAPI, site: Site) -> None:
                 explanation = engine.explain(name, view, classes or [], truth)
                 if drawn:
                     return engine.figure(explanation)
-                answers.append(engine.explained(explanation, maps, pictures_too))
+                answers.append(as_json(explanation, maps=maps, pictures=pictures_too))
             return answers
 
         answers = await worker.run(job)
@@ -114,7 +115,7 @@ def add(app: FastAPI, site: Site) -> None:
         def job(check: Check) -> str:
             name, view, truth = find(check)[0]
             check()
-            return share_page(engine, engine.explain(name, view, classes or [], truth))
+            return shared_page(engine.explain(name, view, classes or [], truth), engine.name)
 
         text = await worker.run(job)
         return Response(

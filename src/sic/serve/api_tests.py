@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Query
 from fastapi.responses import Response
 
+from sic.explain.picture import png
 from sic.serve import schemas
 from sic.serve.answers import V1, Site, image_answer
-from sic.serve.engine import png
 from sic.serve.limits import Refused
 from sic.serve.work import Check
 

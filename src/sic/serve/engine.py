@@ -1,19 +1,17 @@
 """What the server computes: a model's answers as plain data. Used by one thread at a time."""
 
-import base64
 import io
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
-from sic.explain import Explanation, SupportCase, look, own_contributions, rgba
-from sic.explain.picture import strength
+from sic.explain import Explanation, look, own_contributions
+from sic.explain.picture import colour_picture, png
+from sic.explain.render import float32
 from sic.methods import SIC, Contributions
 from sic.model import Model
 from sic.serve.limits import Refused
@@ -25,42 +23,6 @@ MOST = 8
 """Classes explained at once."""
 RELYING = 24
 """Images named as relying on a support."""
-
-
-def png(pixels: Tensor) -> bytes:
-    """3×H×W or 4×H×W in [0, 1] → a PNG file."""
-    array = (pixels.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
-    buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(array)).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def float32(maps: Tensor) -> bytes:
-    """Little-endian float32, row by row."""
-    return maps.detach().cpu().numpy().astype("<f4").tobytes()
-
-
-def colours(contributions: Contributions) -> Tensor:
-    """The colours that the model looks for, 4×H×W: pale where there is hardly any evidence."""
-    picture = rgba(contributions.weights[None], contributions.maps[None])[0]
-    picture[3] *= strength(contributions.maps)
-    return picture
-
-
-def text64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _case(case: SupportCase, maps: bool) -> dict[str, Any]:
-    assert case.evidence_map is not None
-    return {
-        "support": case.index,
-        "source": case.support.source,
-        "evidence": case.evidence,
-        "pixels": case.evidence_map.sum().item(),
-        "shown": case.image is not None,
-        "map": text64(float32(case.evidence_map)) if maps else None,
-    }
 
 
 class Engine:
@@ -129,37 +91,6 @@ class Engine:
         own = {i: found for i in indices if (found := self.own(i)) is not None}
         return replace(self.model.explain(view, names or None, truth, own), title=name)
 
-    def explained(self, explanation: Explanation, maps: bool, pictures: bool) -> dict[str, Any]:
-        """An explanation as JSON; `maps` (float32) and `pictures` (PNG) in base64 where they are asked for."""
-        classes = []
-        for found in explanation.classes:
-            contributions = found.contributions
-            entry: dict[str, Any] = {
-                "name": found.name,
-                "logit": found.logit,
-                "probability": found.probability,
-                "pixels": contributions.maps.sum().item(),
-                "constant": contributions.constant.item(),
-                "residual": contributions.residual.item(),
-                "map": text64(float32(contributions.maps)) if maps else None,
-                "picture": text64(png(colours(contributions))) if pictures else None,
-                "cases": [_case(case, maps) for case in found.cases],
-            }
-            classes.append(entry)
-        return {
-            "name": explanation.title,
-            "labels": explanation.labels,
-            "similar_case": explanation.similar_case,
-            "nearest": explanation.nearest,
-            "probabilities": explanation.probabilities,
-            "bias": explanation.bias,
-            "truth": explanation.truth,
-            "text": explanation.text,
-            "size": list(explanation.image.shape[-2:]),
-            "image": text64(png(explanation.image)) if pictures else None,
-            "classes": classes,
-        }
-
     def figure(self, explanation: Explanation) -> bytes:
         from sic.explain.figure import draw
 
@@ -211,7 +142,7 @@ class Engine:
         return float32(self._shown(index).maps)
 
     def support_picture(self, index: int) -> bytes:
-        return png(colours(self._shown(index)))
+        return png(colour_picture(self._shown(index)))
 
     def _shown(self, index: int) -> Contributions:
         own = self.own(index)

@@ -35,25 +35,36 @@ class Predictions(BaseModel):
 
 
 class Case(BaseModel):
-    support: int = Field(examples=[7])
+    support: int = Field(description="The support's number.", examples=[7])
+    name: str = Field(description="What figures and pages call it.", examples=["case 7"])
     source: str = Field(examples=["train/2/000214.png"])
     evidence: float = Field(description="What its similarity adds to the score.", examples=[2.31])
-    pixels: float = Field(description="Sum of `map`: the part of the evidence that comes from pixels.", examples=[2.31])
     shown: bool = Field(description="Whether the model kept the support's image.")
-    map: str | None = Field(description="H×W contributions to this evidence: base64 of little-endian float32.")
+    pixels: float | None = Field(
+        None, description="Sum of `map`: the part of the evidence that comes from pixels.", examples=[2.31]
+    )
+    map: str | None = Field(None, description="H×W contributions to this evidence: base64 of little-endian float32.")
+
+
+class Step(BaseModel):
+    label: str = Field(examples=["like case 7"])
+    value: float = Field(examples=[2.31])
+    kind: Literal["start", "for", "against", "score"]
 
 
 class ClassExplanation(BaseModel):
     name: str = Field(examples=["bird 2"])
-    logit: float = Field(description="The score: yes from 0 on.", examples=[3.52])
+    logit: float = Field(description="The score.", examples=[3.52])
     probability: float = Field(examples=[0.97])
+    verdict: str = Field(examples=["above 0: yes"])
     pixels: float = Field(description="Sum of `map`.", examples=[5.92])
     constant: float = Field(
         description="What does not depend on the image: the bias, positional codes.", examples=[-2.4]
     )
     residual: float = Field(description="logit - pixels - constant: 0 up to rounding.", examples=[4e-7])
-    map: str | None = Field(description="H×W signed contributions to the score: base64 of little-endian float32.")
-    picture: str | None = Field(description="The colours that the model looks for, as transparent PNG in base64.")
+    steps: list[Step] = Field(description="The sum behind the score; the last step is the score.")
+    map: str | None = Field(None, description="H×W signed contributions to the score: base64 of little-endian float32.")
+    picture: str | None = Field(None, description="The colours that the model responds to: transparent PNG in base64.")
     cases: list[Case]
 
 
@@ -66,8 +77,9 @@ class Explanation(BaseModel):
     bias: float = Field(examples=[-2.4])
     truth: str | None = Field(description="The true class, for test images.")
     text: str = Field(description="The explanation in words.")
+    residual: float = Field(description="The largest residual of the classes.", examples=[4e-7])
     size: list[int] = Field(description="H and W of the maps.", examples=[[96, 96]])
-    image: str | None = Field(description="The image as the model sees it: PNG in base64.")
+    image: str | None = Field(None, description="The image at the model's input resolution: PNG in base64.")
     classes: list[ClassExplanation]
 
 

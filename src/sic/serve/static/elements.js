@@ -13,15 +13,16 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** For people: no 0 % and no 100 % that are not exactly that. */
+/** A share in percent, rounded, but never to 0 %, 100 % or (from below) 50 %. */
 export function percent(share) {
+  if (share >= 0.495 && share < 0.5) return "just under 50 %";
   if (share > 0 && share < 0.005) return "under 1 %";
   if (share >= 0.995 && share < 1) return "over 99 %";
   return `${Math.round(100 * share)} %`;
 }
 
 export const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
-export const letter = (slot) => String.fromCharCode(65 + slot);
+export const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 export function fail(error) {
   const message = byId("message");

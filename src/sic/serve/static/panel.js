@@ -1,7 +1,7 @@
 // The reasons for one class: map, sum, cases.
 
 import { getBytes } from "/static/api.js";
-import { letter, make, percent, signed } from "/static/elements.js";
+import { capital, make, percent, signed } from "/static/elements.js";
 import { drawPixels, drawScale, drawSigned, floats, inside, pixels, prepare, scaleEnd } from "/static/maps.js";
 import { stage } from "/static/region.js";
 
@@ -24,46 +24,47 @@ function legend(meaning = "blue lowers the score, red raises it") {
   return { box: make("div", { className: "legend" }, low, scale, high, words), low, high };
 }
 
-/** Bars that lead from the start to the score. */
+/** The sum behind the score as bars; the server names the steps. */
 function steps(explained, bias) {
-  const list = [["Every class starts at", bias, "step"]];
-  explained.cases.forEach((one, slot) => list.push([`Like case ${letter(slot)}`, one.evidence, one.evidence < 0 ? "against" : "for"]));
-  const other = explained.constant - bias;
-  const tops = [0];
   let sum = 0;
-  for (const [, value] of list) tops.push(sum += value);
-  const low = Math.min(...tops, explained.logit), high = Math.max(...tops, explained.logit, 0.5);
+  const bars = explained.steps.map((step) => {
+    const from = step.kind === "score" ? 0 : sum;
+    sum = from + step.value;
+    return { ...step, from, to: sum };
+  });
+  const ends = bars.flatMap((bar) => [bar.from, bar.to]);
+  const low = Math.min(...ends), high = Math.max(...ends, 0.5);
   const at = (value) => `${(100 * (value - low)) / (high - low)}%`;
-  const row = (label, from, to, value, kind) => {
+  const rows = bars.map(({ label, value, kind, from, to }) => {
     const bar = make("span", { className: kind });
     bar.style.left = at(Math.min(from, to));
     bar.style.width = `${(100 * Math.abs(to - from)) / (high - low)}%`;
     const zero = make("span", { className: "zero" });
     zero.style.left = at(0);
-    return make("li", { className: kind === "whole" ? "sum" : "" }, make("span", { textContent: label }),
+    const words = kind === "score" ? `${label} (${explained.verdict})` : label;
+    return make("li", { className: kind === "score" ? "sum" : "" }, make("span", { className: "label", textContent: words }),
       make("span", { className: "plot", "aria-hidden": "true" }, bar, zero),
       make("span", { className: "number", textContent: signed(value), "data-value": value }));
-  };
-  const rows = list.map(([label, value, kind], i) => row(label, tops[i], tops[i + 1], value, kind));
-  rows.push(row(`Score (${explained.logit >= 0 ? "above 0: yes" : "below 0: no"})`, 0, explained.logit, explained.logit, "whole"));
+  });
+  const other = explained.constant - bias;
   const note = Math.abs(other) < 0.005 ? null
-    : make("p", { className: "soft", textContent: `${signed(other)} of the similarities comes from where things are, not from single pixels.` });
+    : make("p", { className: "soft", textContent: `${signed(other)} of the evidence comes from the positional encoding, not from pixels.` });
   return [make("ol", { className: "steps" }, ...rows), note];
 }
 
 /** One case: its image, what the model remembers of it, what it adds, and how much of that comes from the region. */
-function caseCard(one, slot, size, relying) {
-  const name = `Case ${letter(slot)}`;
+function caseCard(one, size, relying) {
+  const name = capital(one.name);
   let latest;
   const share = make("span", {});
   const bar = make("div", { className: "share-bar", "aria-hidden": "true" }, share);
   const from = make("span", { className: "region number" });
-  const picture = make("canvas", { role: "img", "aria-label": `What the model remembers of case ${letter(slot)}` });
+  const picture = make("canvas", { role: "img", "aria-label": `What the model remembers of ${one.name}` });
   const shown = one.shown
     ? make("div", { className: "pair" }, make("img", { src: `/api/v1/supports/${one.support}/image`, alt: `${name}: training image ${one.source}` }), picture)
     : make("p", { className: "missing", textContent: "Its image was not kept with the model." });
   const button = relying
-    ? make("button", { type: "button", textContent: "Which test images rely on this?", "aria-label": `Which test images rely on case ${letter(slot)}, ${one.source}?` })
+    ? make("button", { type: "button", textContent: "Which test images rely on this?", "aria-label": `Which test images rely on ${one.name}, ${one.source}?` })
     : null;
   button?.addEventListener("click", () => relying(one));
   const box = make("li", { "data-support": one.support }, shown,
@@ -103,7 +104,7 @@ export function panel(explained, context) {
   const { box: place, canvas } = stage(region, `The image, with what speaks for and against ${explained.name}`, touch, signal);
   const scale = legend();
   const whole = make("p", { className: "region" });
-  const cases = explained.cases.map((one, slot) => caseCard(one, slot, size, relying));
+  const cases = explained.cases.map((one) => caseCard(one, size, relying));
   const box = make("article", { className: "panel", "aria-label": explained.name, "data-class": explained.name },
     make("h2", { textContent: `Why ${explained.name}: ${percent(explained.probability)}` }),
     make("div", { className: "body" },
@@ -132,7 +133,7 @@ export function panel(explained, context) {
       whole.textContent = value === null ? "" : `${marked}: ${signed(value)} of the evidence for ${explained.name}`;
       whole.dataset.value = value ?? "";
       if (value === null) return "";
-      const parts = values.map((one, slot) => `case ${letter(slot)} ${signed(one)} of ${signed(explained.cases[slot].evidence)}`);
+      const parts = values.map((one, slot) => `${explained.cases[slot].name} ${signed(one)} of ${signed(explained.cases[slot].evidence)}`);
       return `${marked} gives ${explained.name} ${signed(value)}: ${parts.join(", ")}.`;
     },
   };

@@ -1,7 +1,8 @@
-"""How alike classes are: B-cos similarity between their cases, and how well latents keep them apart."""
+"""The geometry of the latent space: similarity between classes, silhouettes, and a projection to the plane."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -9,6 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sic.bcos import bcos_similarity
+
+ProjectionMethod = Literal["tsne", "pca"]
+ENOUGH = 12
+"""Points that t-SNE needs to have neighbourhoods; PCA projects fewer."""
 
 
 @dataclass(frozen=True)
@@ -62,3 +67,21 @@ def _class_means(similarity: Tensor, counts: Tensor, rows: Tensor, owners: Seque
     pairs = rows.T @ counts @ columns
     means: NDArray[np.float64] = (rows.T @ (similarity * counts) @ columns / pairs).numpy()
     return means
+
+
+def project(
+    latents: NDArray[np.float32], method: ProjectionMethod, seed: int
+) -> tuple[NDArray[np.float64], ProjectionMethod]:
+    """Places n×2 of latents n×d, and the method that was used. The same seed gives the same places."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    # Where all latents are one (a collapsed model), no direction is better than another.
+    if len(latents) < 3 or not np.ptp(latents, axis=0).any():
+        return np.zeros((len(latents), 2)), "pca"
+    if method == "tsne" and len(latents) >= ENOUGH:
+        perplexity = min(30.0, (len(latents) - 1) / 3)
+        return TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(latents).astype(
+            float
+        ), method
+    return PCA(2, random_state=seed).fit_transform(latents.astype(float)), "pca"

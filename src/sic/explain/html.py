@@ -1,0 +1,163 @@
+"""An explanation as HTML: the parts that the report and the shared page draw alike, and the shared page itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
+from sic.explain.picture import colour_picture, drawing_uri, over_white, signed
+from sic.explain.prose import answer, percent, within
+from sic.explain.render import case_name, outside_pixels, span, steps, verdict
+from sic.version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class CasePictures:
+    """One case with its pictures as data URIs; None if the model does not keep its image."""
+
+    index: int
+    label: str
+    """The name of its class."""
+    source: str
+    image: str | None
+    colours: str | None
+    """What the model remembers of it."""
+
+    @property
+    def name(self) -> str:
+        return case_name(self.index)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One step of the sum; `left` and `width` in percent of the axis."""
+
+    label: str
+    value: float
+    kind: str
+    left: float
+    width: float
+    case: CasePictures | None
+
+
+@dataclass(frozen=True)
+class ClassView:
+    """Why a class has its score."""
+
+    name: str
+    true: bool
+    yes: bool
+    verdict: str
+    logit: float
+    probability: float
+    bias: float
+    pixels: float
+    """Sum of the map."""
+    elsewhere: float
+    """The part of the evidence that belongs to no pixel."""
+    residual: float
+    image: str
+    map: str
+    limit: float
+    """Contribution per pixel at which the colour scale of the map ends."""
+    colours: str
+    bars: list[Bar]
+    zero: float
+    """The position of 0, in percent of the axis."""
+
+
+def class_view(
+    explanation: Explanation,
+    explained: ClassExplanation,
+    true: bool = False,
+    drawn: Mapping[int, CasePictures] | None = None,
+) -> ClassView:
+    """What the template shows of one class; `drawn`: cases by index, where the caller has drawn them already."""
+    contributions = explained.contributions
+    map_, limit = signed(contributions.maps, explanation.image)
+    waterfall = steps(explanation, explained)
+    low, high = span(waterfall)
+    length = high - low
+    cases = drawn or {case.index: case_pictures(case, explained.name) for case in explained.cases}
+    return ClassView(
+        explained.name,
+        true,
+        explained.yes,
+        verdict(explanation, explained),
+        explained.logit,
+        explained.probability,
+        explanation.bias,
+        contributions.maps.sum().item(),
+        outside_pixels(explanation, explained),
+        contributions.residual.item(),
+        drawing_uri(explanation.image.permute(1, 2, 0).float().cpu().numpy()),
+        drawing_uri(map_),
+        limit,
+        drawing_uri(over_white(colour_picture(contributions))),
+        [
+            Bar(
+                step.label,
+                step.value,
+                step.kind,
+                100 * (step.low - low) / length,
+                100 * abs(step.value) / length,
+                None if step.case is None else cases[step.case.index],
+            )
+            for step in waterfall
+        ],
+        -100 * low / length,
+    )
+
+
+def case_pictures(case: SupportCase, label: str) -> CasePictures:
+    """The pictures of one case of an explanation."""
+    image = colours = None
+    if case.image is not None and case.own is not None:
+        image = drawing_uri(case.image.permute(1, 2, 0).float().cpu().numpy())
+        colours = drawing_uri(over_white(colour_picture(case.own)))
+    return CasePictures(case.index, label, case.support.source, image, colours)
+
+
+def shared_page(explanation: Explanation, model: str) -> str:
+    """One explanation as a web page in a single file, without scripts and without references to other files."""
+    views = [class_view(explanation, found, found.name == explanation.truth) for found in explanation.classes]
+    template = environment("sic.explain").get_template("shared.html")
+    return template.render(explanation=explanation, answer=answer(explanation), classes=views, model=model)
+
+
+def environment(*packages: str) -> "Environment":
+    """Jinja with this module's filters; templates come from the `packages`."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader(package, "templates") for package in packages]),
+        autoescape=lambda name: name is None or name.endswith(".html"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "breaks": _breaks,
+        "percent": percent,
+        "points": points,
+        "small": lambda value: f"{value:.2g}",
+        "within": lambda residual: within(abs(residual)),
+    }
+    made.globals |= {"version": __version__}
+    return made
+
+
+def points(value: float) -> str:
+    """A signed number with two decimals and a typographic minus."""
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def _breaks(name: str) -> "Markup":
+    """A path that may be broken into lines after each folder."""
+    from markupsafe import Markup, escape
+
+    return Markup("/<wbr>").join(escape(part) for part in name.split("/"))

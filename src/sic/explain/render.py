@@ -1,0 +1,161 @@
+"""What every rendering of an explanation shows: names, the sum behind a score, the verdict, and the JSON shape.
+
+The figure, the report, the shared page, the viewer and the command line all draw from here.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
+from sic.explain.picture import colour_picture, png
+from sic.methods import METHODS
+
+VISIBLE = 0.005
+"""The smallest value that two decimals show."""
+
+
+def case_name(support: int) -> str:
+    """The name of a case: its number among the model's supports, as in `sic supports` and in the HTTP API.
+
+    >>> case_name(7)
+    'case 7'
+    """
+    return f"case {support}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One bar of the sum that leads to a score."""
+
+    label: str
+    value: float
+    start: float
+    """Where the bar begins: the sum of the steps before it."""
+    kind: Literal["start", "for", "against", "score"]
+    case: SupportCase | None = None
+
+    @property
+    def low(self) -> float:
+        """The left end of the bar."""
+        return min(self.start, self.start + self.value)
+
+    @property
+    def high(self) -> float:
+        """The right end of the bar."""
+        return max(self.start, self.start + self.value)
+
+
+def steps(explanation: Explanation, explained: ClassExplanation) -> list[Step]:
+    """The sum behind a score, and the score as the last step; the score alone if the method has no such sum."""
+    result: list[Step] = []
+    total = 0.0
+    for label, value, case in _summands(explanation, explained):
+        kind: Literal["start", "for", "against"] = "for" if value >= 0 else "against"
+        result.append(Step(label, value, total, kind if result else "start", case))
+        total += value
+    return [*result, Step("score", explained.logit, 0.0, "score")]
+
+
+def _summands(explanation: Explanation, explained: ClassExplanation) -> Sequence[tuple[str, float, SupportCase | None]]:
+    cases = [(f"like {case_name(case.index)}", case.evidence, case) for case in explained.cases]
+    if explanation.method == "sic":
+        return [("start (bias)", explanation.bias, None), *cases]
+    if explanation.method == "protopnet":
+        return [("other prototypes", explained.logit - sum(case.evidence for case in explained.cases), None), *cases]
+    if METHODS[explanation.method].complete:
+        contributions = explained.contributions
+        return [
+            ("without pixels", contributions.constant.item(), None),
+            ("pixels", contributions.maps.sum().item(), None),
+        ]
+    return []
+
+
+def span(bars: Sequence[Step]) -> tuple[float, float]:
+    """The lowest and the highest value that an axis under the bars must show; 0 is always inside."""
+    return min(0.0, *(bar.low for bar in bars)), max(0.5, *(bar.high for bar in bars))
+
+
+def verdict(explanation: Explanation, explained: ClassExplanation) -> str:
+    """Whether a class is a yes, and by which limit."""
+    # With a softmax, a probability of 50 % is not a score of 0.
+    by_score = explanation.method == "sic" and explained.yes == (explained.logit >= 0)
+    limit = "0" if by_score else "50 %"
+    return f"above {limit}: yes" if explained.yes else f"below {limit}: no"
+
+
+def outside_pixels(explanation: Explanation, explained: ClassExplanation) -> float:
+    """The part of the evidence that belongs to no pixel: a transformer's positional code."""
+    return explained.contributions.constant.item() - explanation.bias
+
+
+def as_json(explanation: Explanation, *, maps: bool = False, pictures: bool = False) -> dict[str, Any]:
+    """An explanation as JSON, for `sic explain --json` and the HTTP API (`sic.serve.schemas` documents the fields).
+
+    Args:
+        explanation: What to write.
+        maps: Include the raw contribution maps: base64 of little-endian float32, row by row.
+        pictures: Include the image and the colour pictures: base64 of PNG files.
+    """
+    image = {"image": _text(png(explanation.image))} if pictures else {}
+    return {
+        "name": explanation.title,
+        "labels": explanation.labels,
+        "similar_case": explanation.similar_case,
+        "nearest": explanation.nearest,
+        "probabilities": explanation.probabilities,
+        "bias": explanation.bias,
+        "truth": explanation.truth,
+        "text": explanation.text,
+        "residual": explanation.residual,
+        "size": list(explanation.image.shape[-2:]),
+        **image,
+        "classes": [_class_json(explanation, explained, maps, pictures) for explained in explanation.classes],
+    }
+
+
+def _class_json(explanation: Explanation, explained: ClassExplanation, maps: bool, pictures: bool) -> dict[str, Any]:
+    contributions = explained.contributions
+    return {
+        "name": explained.name,
+        "logit": explained.logit,
+        "probability": explained.probability,
+        "verdict": verdict(explanation, explained),
+        "pixels": contributions.maps.sum().item(),
+        "constant": contributions.constant.item(),
+        "residual": contributions.residual.item(),
+        "steps": [
+            {"label": step.label, "value": step.value, "kind": step.kind} for step in steps(explanation, explained)
+        ],
+        **({"map": _text(float32(contributions.maps))} if maps else {}),
+        **({"picture": _text(png(colour_picture(contributions)))} if pictures else {}),
+        "cases": [_case_json(case, maps) for case in explained.cases],
+    }
+
+
+def _case_json(case: SupportCase, maps: bool) -> dict[str, Any]:
+    found = {
+        "support": case.index,
+        "name": case_name(case.index),
+        "source": case.support.source,
+        "evidence": case.evidence,
+        "shown": case.image is not None,
+    }
+    if case.evidence_map is not None:
+        found["pixels"] = case.evidence_map.sum().item()
+        if maps:
+            found["map"] = _text(float32(case.evidence_map))
+    return found
+
+
+def float32(maps: Tensor) -> bytes:
+    """Maps as little-endian float32, row by row."""
+    return maps.detach().cpu().numpy().astype("<f4").tobytes()
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
