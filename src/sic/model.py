@@ -13,13 +13,14 @@ from torch import Tensor
 from sic import directory
 from sic.data.dataset import Sample, require_outside
 from sic.data.images import UnreadableImage, read_image, to_tensor
+from sic.data.labels import targets
 from sic.directory import Config, SavedModel
 from sic.errors import SicError
-from sic.evaluate.accuracy import accuracy_figures
 from sic.evaluate.outputs import logits, view_batches
 from sic.explain import Explanation, Latents, Overview, ProjectionMethod, as_rows, explain_answers, in_chunks, look
 from sic.machines import Machines
-from sic.methods import SIC, Answered, Classifier, Contributions, odds
+from sic.methods import SIC, Answered, Classifier, Contributions
+from sic.predictions import Answers, Predictions
 from sic.supports import Support
 
 if TYPE_CHECKING:
@@ -109,27 +110,23 @@ class Model:
     @torch.no_grad()
     def predict_many(self, images: Sequence[ImageInput]) -> list[Prediction]:
         """Classify several images in one pass."""
-        scores, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
-        probabilities = self.classifier.probabilities(scores)
-        labels = self._labels(scores, probabilities)
-        return [self._prediction(*each) for each in zip(evidence, labels, probabilities, strict=True)]
+        logits, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
+        answers = self.answers(logits)
+        return [self._prediction(answers, row, values) for row, values in enumerate(evidence)]
 
-    def _prediction(self, evidence: Tensor, labels: list[int], probabilities: Tensor) -> Prediction:
+    def answers(self, logits: Tensor) -> Answers:
+        """The answers that n×C logits of this model stand for."""
+        return Answers(logits, self.config.task, self.classifier.loss)
+
+    def _prediction(self, answers: Answers, row: int, evidence: Tensor) -> Prediction:
         ranked = evidence.argsort(descending=True).tolist()
         values = evidence.tolist()
         return Prediction(
-            [self.classes[label] for label in labels],
-            dict(zip(self.classes, probabilities.tolist(), strict=True)),
+            [self.classes[label] for label in answers.labels[row]],
+            dict(zip(self.classes, answers.probabilities[row].tolist(), strict=True)),
             [Evidence(i, self.classes[self.supports[i].label], self.supports[i].source, values[i]) for i in ranked],
-            bool((probabilities >= 0.5).any()),
+            bool(answers.similar_case[row]),
         )
-
-    def _labels(self, scores: Tensor, probabilities: Tensor) -> list[list[int]]:
-        """The classes found in each image, of N×C; exactly one in single-label data."""
-        if self.config.task == "multi":
-            return [[label for label, chance in enumerate(row) if chance >= 0.5] for row in probabilities.tolist()]
-        # Not by probability: those of very sure answers are all 1 in 32 bits.
-        return [[label] for label in scores.argmax(dim=1).tolist()]
 
     def explain(
         self,
@@ -191,11 +188,8 @@ class Model:
         """The classes to explain of each image."""
         if wanted is not None:
             return [wanted] * len(answered.images)
-        probabilities = self.classifier.probabilities(answered.logits)
-        nearest = probabilities.argmax(dim=1).tolist()
-        return [
-            found or [best] for found, best in zip(self._labels(answered.logits, probabilities), nearest, strict=True)
-        ]
+        answers = self.answers(answered.logits)
+        return [labels or [best] for labels, best in zip(answers.labels, answers.nearest.tolist(), strict=True)]
 
     def _explanations(
         self,
@@ -216,20 +210,18 @@ class Model:
             evidence_maps=evidence_maps,
         )
         result = []
-        chances = self.classifier.probabilities(answered.logits)
-        labels = self._labels(answered.logits, chances)
-        for view, found, each, parts in zip(views, labels, chances, explained, strict=True):
-            probabilities = dict(zip(self.classes, each.tolist(), strict=True))
+        answers = self.answers(answered.logits)
+        for row, (view, parts) in enumerate(zip(views, explained, strict=True)):
             result.append(
                 Explanation(
                     view,
                     "",
                     self.classifier.bias,
-                    bool((each >= 0.5).any()),
+                    bool(answers.similar_case[row]),
                     parts,
-                    [self.classes[label] for label in found],
-                    max(probabilities, key=lambda name: probabilities[name]),
-                    probabilities,
+                    [self.classes[label] for label in answers.labels[row]],
+                    self.classes[answers.nearest[row]],
+                    dict(zip(self.classes, answers.probabilities[row].tolist(), strict=True)),
                     None,
                     self.config.method,
                 )
@@ -237,25 +229,49 @@ class Model:
         return result
 
     @torch.no_grad()
-    def embed(self, samples: Sequence[Sample]) -> Latents:
-        """`f⁺` of labelled images (files that can be read)."""
+    def embed(self, samples: Sequence[Sample]) -> Tensor:
+        """`f⁺` of images, n×d; their files must be readable."""
         paths = [sample.path for sample in samples]
         batches = view_batches(paths, self.config.preprocessing, device=self.device)
-        vectors = [self.sic.encoder(batch) for batch in batches]
-        return Latents([sample.id for sample in samples], [sample.labels for sample in samples], torch.cat(vectors))
+        return torch.cat([self.sic.encoder(batch) for batch in batches])
+
+    def predictions(
+        self, samples: Sequence[Sample], *, name: str = "images", caution: str | None = None
+    ) -> Predictions:
+        """What the model says about labelled images; their files must be readable."""
+        return replace(self.predictions_of(samples, self.embed(samples)), name=name, caution=caution)
+
+    @torch.no_grad()
+    def predictions_of(self, samples: Sequence[Sample], latents: Tensor) -> Predictions:
+        """What the model says about labelled images of these latents, n×d."""
+        evidence = self.sic.evidence(latents.to(self.device))
+        return Predictions(
+            logits=self.sic.logits(evidence).cpu(),
+            task=self.config.task,
+            loss=self.classifier.loss,
+            classes=self.classes,
+            samples=samples,
+            evidence=evidence.cpu(),
+            owners=self.sic.support_classes.cpu(),
+            latents=latents.cpu(),
+        )
 
     def overview(
         self,
-        images: Sequence[Sample] | Latents | None = None,
+        images: Sequence[Sample] | Predictions | None = None,
         *,
         method: ProjectionMethod = "tsne",
         seed: int = 0,
     ) -> Overview:
         """The supports and what they are made of, class similarities, silhouettes and a projection of the latents.
 
-        `images` (labelled samples, or what `embed` made of them) are set beside the supports.
+        `images` (labelled samples, or the predictions for them) are set beside the supports.
         """
-        latents = images if images is None or isinstance(images, Latents) else self.embed(images)
+        found = images if images is None or isinstance(images, Predictions) else self.predictions(images)
+        latents = None
+        if found is not None and found.latents is not None:
+            ids, labels = [sample.id for sample in found.samples], [sample.labels for sample in found.samples]
+            latents = Latents(ids, labels, found.latents.to(self.device))
         return look(self.sic, self.supports, self.classes, latents, method=method, seed=seed)
 
     def to(self, device: str | torch.device) -> "Model":
@@ -341,8 +357,7 @@ def _figures(model: Model, held_out: dict[str, list[Sample]]) -> dict[str, Any]:
     for split, samples in held_out.items():
         if samples:
             outputs = logits(model.classifier, [sample.path for sample in samples], model.config.preprocessing)
-            if model.config.loss == "ce":  # a yes is then a probability of 50 %, not a logit of 0
-                outputs = odds(model.classifier.probabilities(outputs.double()))
-            figures[split] = accuracy_figures(outputs, samples, model.config.task, model.classes)
+            wanted = targets(samples, len(model.classes))
+            figures[split] = model.answers(outputs).figures(wanted, model.classes)
     figures["validation"]["note"] = "the best epoch was chosen on these images"
     return figures

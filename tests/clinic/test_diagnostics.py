@@ -94,8 +94,7 @@ def test_supports_that_dominate_or_never_matter(healthy: Examined) -> None:
 def test_evidence_that_saturates(healthy: Examined) -> None:
     healthy.model.classifier.temperature /= 30
     (finding,) = checks.saturated(healthy, COMMANDS)
-    evidence = healthy.evidence("validation")
-    logits = healthy.logits(evidence)
+    logits = healthy.predictions("validation").logits
     medians = [logits[logits.argmax(1) == label, label].median().item() for label in range(4)]
     assert finding.numbers["median_logit"] == pytest.approx(max(medians))
     for label, median in enumerate(medians):
@@ -173,7 +172,7 @@ def test_evidence_near_the_border(healthy: Examined, monkeypatch: pytest.MonkeyP
 
 def test_only_images_that_were_answered_rightly_are_looked_at(healthy: Examined) -> None:
     chosen = pixels._chosen(healthy)
-    answers = healthy.logits(healthy.evidence("validation")).argmax(dim=1).tolist()
+    answers = healthy.predictions("validation").logits.argmax(dim=1).tolist()
     right = {s.id for s, answer in zip(healthy.splits["validation"], answers, strict=True) if s.labels == (answer,)}
     assert chosen and {sample.id for sample, _ in chosen} <= right
     assert all(isinstance(sample, Sample) and sample.labels == (label,) for sample, label in chosen)

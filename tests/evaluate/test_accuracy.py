@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,17 @@ from sklearn.metrics import (
 from torchmetrics.functional.classification import multiclass_auroc, multiclass_average_precision
 
 from sic.data.dataset import Box, Sample, Task
-from sic.evaluate.accuracy import accuracy_figures, detailed_figures
+from sic.data.labels import targets
+from sic.evaluate.accuracy import detailed_figures
+from sic.predictions import Answers
 
 
 def samples(labels: list[tuple[int, ...]]) -> list[Sample]:
     return [Sample(f"{i}.png", Path(f"{i}.png"), label) for i, label in enumerate(labels)]
+
+
+def accuracy_figures(logits: torch.Tensor, known: list[Sample], task: Task, names: Sequence[str]) -> dict[str, Any]:
+    return Answers(logits, task).figures(targets(known, len(names)), names)
 
 
 def random_logits(rows: int, classes: int, seed: int = 0) -> torch.Tensor:
@@ -145,7 +152,7 @@ def test_a_class_that_no_image_shows_has_no_precision() -> None:
 
 def detailed(logits: torch.Tensor, labels: list[tuple[int, ...]], task: Task) -> dict[str, Any]:
     names = "abcdefgh"[: logits.shape[1]]
-    found = detailed_figures(logits, logits.double().sigmoid(), samples(labels), task, names)
+    found = detailed_figures(Answers(logits, task), targets(samples(labels), len(names)), names)
     same = accuracy_figures(logits, samples(labels), task, names)
     assert {name: found[name] for name in same} == same
     return found

@@ -150,14 +150,14 @@ def test_pointing_against_a_loop() -> None:
 def test_an_oracle_points_into_the_box(patches: list[Sample]) -> None:
     probabilities = sure(patches)
     probabilities[3] = 0
-    found = box_pointing_game(Colours(), patches, VIEW, probabilities)
+    found = box_pointing_game(Colours(), patches, VIEW, probabilities >= 0.5)
     assert found is not None
     assert found["all"] == pytest.approx({"maps": 10, "energy": 1, "hit": 1, "overlap": 1, "area": 0.25})
     assert found["found"]["maps"] == 9
 
 
 def test_by_chance_it_is_the_area(patches: list[Sample]) -> None:
-    found = box_pointing_game(Everywhere(), patches, VIEW, sure(patches))
+    found = box_pointing_game(Everywhere(), patches, VIEW, sure(patches) >= 0.5)
     assert found is not None and found["all"]["energy"] == pytest.approx(0.25)
 
 
@@ -180,6 +180,6 @@ def test_one_map_for_each_class_with_a_box(tmp_path: Path) -> None:
     Image.fromarray(pixels).save(tmp_path / "a.png")
     boxes = (Box(0, 0, 0, 12, 6), Box(2, 0, 6, 12, 12), Box(1, 0, 0, 3, 3, difficult=True))
     sample = Sample("a.png", tmp_path / "a.png", (0, 2, 4), boxes)
-    found = box_pointing_game(Colours(), [sample], VIEW, torch.tensor([[0.9, 0.9, 0.1, 0, 0]]))
+    found = box_pointing_game(Colours(), [sample], VIEW, torch.tensor([[True, True, False, False, False]]))
     assert found is not None and found["all"]["maps"] == 2 and found["found"]["maps"] == 1
     assert found["all"]["energy"] == 1 and found["all"]["area"] == 0.5

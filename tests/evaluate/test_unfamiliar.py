@@ -12,21 +12,19 @@ from sic.evaluate.unfamiliar import (
     refusal,
     unfamiliar,
 )
+from sic.methods import Loss
+from sic.predictions import Answers
 
 
 class Brightness(nn.Module):
-    """Finds class 0 in bright images; classes compete if asked to."""
-
-    def __init__(self, compete: bool = False) -> None:
-        super().__init__()
-        self.compete = compete
+    """Finds class 0 in bright images."""
 
     def forward(self, images: Tensor) -> Tensor:
         bright = images.mean((1, 2, 3)) - 0.5
         return 10 * torch.stack([bright, bright - 1], 1)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return logits.softmax(1) if self.compete else logits.sigmoid()
+    def answers(self, images: Tensor, loss: Loss = "bce") -> Answers:
+        return Answers(self(images), "single", loss)
 
 
 def grey(*levels: float) -> Tensor:
@@ -53,7 +51,7 @@ def test_refusal_by_hand() -> None:
 
 def test_dark_images_are_strangers() -> None:
     found = unfamiliar(
-        Brightness(), Brightness()(grey(0.6, 0.7, 0.8)), {"dark": [grey(0.1, 0.2)], "bright": [grey(0.9)]}
+        Brightness(), Brightness().answers(grey(0.6, 0.7, 0.8)), {"dark": [grey(0.1, 0.2)], "bright": [grey(0.9)]}
     )
     assert found["familiar"] == {"images": 3, "no_similar_case": 0}
     assert found["dark"]["images"] == 2 and found["dark"]["no_similar_case"] == 1
@@ -64,10 +62,10 @@ def test_dark_images_are_strangers() -> None:
 
 def test_the_score_matters_where_classes_compete() -> None:
     """The two logits are always 10 apart: a softmax says the same of everything."""
-    model = Brightness(compete=True)
-    found = unfamiliar(model, model(grey(0.6, 0.7)), {"dark": [grey(0.1)]})
+    model = Brightness()
+    found = unfamiliar(model, model.answers(grey(0.6, 0.7), "ce"), {"dark": [grey(0.1)]})
     assert found["dark"]["logit"]["flagged"] == 1
-    scores = best_scores(model, model(grey(0.6, 0.1)))
+    scores = best_scores(model.answers(grey(0.6, 0.1), "ce"))
     assert scores["probability"][0] == pytest.approx(scores["probability"][1].item(), abs=1e-6)
 
 

@@ -19,7 +19,7 @@ from sic.data.images import Preprocessing, read_image
 from sic.directory import Config, SavedModel
 from sic.evaluate.held_out import held_out
 from sic.model import Model, load
-from sic.report import Page, attempt, gather
+from sic.report import Page, gather
 from sic.supports import Support
 from tests.models import settle
 
@@ -63,8 +63,9 @@ def save_model(
 def make_page(folder: Path, data: ImageData, cases: int = 2) -> Page:
     """What `sic report` shows of a model directory."""
     model = load(folder)
-    trial = attempt(model, held_out(data, model.classes))
-    return gather(model, folder, trial, cases=cases)
+    images = held_out(data, model.classes)
+    predictions = model.predictions(images.samples, name=images.name, caution=images.caution)
+    return gather(model, folder, predictions, cases=cases)
 
 
 @dataclass

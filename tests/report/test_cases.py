@@ -5,12 +5,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from sic.data.dataset import Sample
+from sic.data.dataset import Sample, Task
+from sic.predictions import Predictions
 from sic.report.cases import Case, Confusion, confusions, select
 
 
 def samples(*labels: tuple[int, ...]) -> list[Sample]:
     return [Sample(f"{row}.png", Path(f"{row}.png"), own) for row, own in enumerate(labels)]
+
+
+def predictions(logits: torch.Tensor, known: list[Sample], task: Task = "single") -> Predictions:
+    nothing = torch.zeros(len(known), 0)
+    names = "abc"[: logits.shape[1]]
+    return Predictions(logits, task, samples=known, classes=names, evidence=nothing, owners=nothing[0])
 
 
 LOGITS = torch.tensor(
@@ -27,7 +34,7 @@ TRUTH = samples((0,), (1,), (1,), (1,), (2,), (2,))
 
 
 def test_single_label_cases() -> None:
-    found = select(LOGITS, TRUTH, "single", 2)
+    found = select(predictions(LOGITS, TRUTH), 2)
     # The surest mistake first, then the surest one of another class.
     assert found.wrong == [Case(2, (0, 1)), Case(5, (1, 2))]
     assert found.unsure == [Case(3, (1,)), Case(1, (0, 1))]
@@ -40,35 +47,35 @@ def test_single_label_cases() -> None:
 def test_right_ones_are_random_but_repeatable() -> None:
     logits = torch.full((40, 2), -1.0)
     logits[:, 0] = torch.linspace(1, 2, 40)
-    picks = [
-        [case.row for case in select(logits, samples(*[(0,)] * 40), "single", 5, seed).right] for seed in (0, 0, 1)
-    ]
+    known = predictions(logits, samples(*[(0,)] * 40))
+    picks = [[case.row for case in select(known, 5, seed).right] for seed in (0, 0, 1)]
     assert picks[0] == picks[1] != picks[2]
 
 
 def test_several_right_answers() -> None:
     """Where any of several answers is right, that one is not a mistake."""
-    found = select(torch.tensor([[1.0, 0.0, -1.0]]), samples((0, 1)), "single", 3)
+    known = predictions(torch.tensor([[1.0, 0.0, -1.0]]), samples((0, 1)))
+    found = select(known, 3)
     assert found.all_right == 1 and not found.wrong
-    assert confusions(torch.tensor([[1.0, 0.0, -1.0]]), samples((0, 1)), "single") == []
+    assert confusions(known) == []
 
 
 def test_single_label_confusions() -> None:
-    assert confusions(LOGITS, TRUTH, "single") == [Confusion(1, 0, [2, 1]), Confusion(2, 1, [5])]
+    assert confusions(predictions(LOGITS, TRUTH)) == [Confusion(1, 0, [2, 1]), Confusion(2, 1, [5])]
 
 
 def test_multi_label_cases() -> None:
     logits = torch.tensor([[2.0, -4.0], [0.5, 3.0], [-0.2, -1.0]])
-    truth = samples((0, 1), (1,), ())
-    found = select(logits, truth, "multi", 3)
+    known = predictions(logits, samples((0, 1), (1,), ()), "multi")
+    found = select(known, 3)
     assert found.all_right == 2  # 0 in the first, 1 in the second
     assert found.all_wrong == 2  # 1 missed in the first, 0 found in the second
     assert found.wrong == [Case(0, (1,)), Case(1, (0,))]
     assert found.unsure == [Case(2, (0,))]
-    assert confusions(logits, truth, "multi") == [Confusion(1, 0, [1])]
+    assert confusions(known) == [Confusion(1, 0, [1])]
 
 
 @pytest.mark.parametrize("task", ["single", "multi"])
-def test_nothing_wrong_is_fine(task: str) -> None:
-    found = select(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), samples((0,), (1,)), task, 4)  # type: ignore[arg-type]
+def test_nothing_wrong_is_fine(task: Task) -> None:
+    found = select(predictions(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), samples((0,), (1,)), task), 4)
     assert found.wrong == [] and found.all_right == 2

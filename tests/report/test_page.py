@@ -88,15 +88,15 @@ def test_names_are_text_not_html(html: str, tree: Element) -> None:
     assert ODD in [heading.text for heading in tree.all("h3")]
 
 
-def test_figures_are_those_of_the_trial(page: Page, tree: Element) -> None:
-    assert page.trial is not None
+def test_figures_are_those_of_the_predictions(page: Page, tree: Element) -> None:
+    assert page.predictions is not None
     rows = {row.one("th").text: row.all("td") for row in tree.all("table", class_="figures")[0].one("tbody").all("tr")}
-    assert rows["accuracy"][0].text == f"{100 * page.trial.figures['accuracy']:.1f} %"
-    assert rows["has a similar case"][0].text == f"{100 * page.trial.figures['similar_case']:.1f} %"
-    best = page.trial.logits.argmax(dim=1).tolist()
+    assert rows["accuracy"][0].text == f"{100 * page.predictions.quality['accuracy']:.1f} %"
+    assert rows["has a similar case"][0].text == f"{100 * page.predictions.quality['similar_case']:.1f} %"
+    best = page.predictions.logits.argmax(dim=1).tolist()
     rows = {row.one("th").text: row.all("td") for row in tree.one("table", class_="rows").one("tbody").all("tr")}
     for label, name in enumerate(page.overview.classes):
-        own = [row for row, sample in enumerate(page.trial.samples) if sample.labels == (label,)]
+        own = [row for row, sample in enumerate(page.predictions.samples) if sample.labels == (label,)]
         right = sum(best[row] == label for row in own)
         assert [number(cell.text) for cell in rows[name][:2]] == [len(own), right]
     recorded = tree.one("table", class_="recorded")
@@ -115,8 +115,8 @@ def test_supports_are_those_of_the_overview(single: Saved, tree: Element) -> Non
 
 
 def test_similarities_and_silhouettes_are_those_of_the_overview(single: Saved, page: Page, tree: Element) -> None:
-    assert page.trial is not None
-    overview = single.model.overview(page.trial.samples)
+    assert page.predictions is not None
+    overview = single.model.overview(page.predictions.samples)
     assert overview.image_similarity is not None and overview.image_silhouette is not None
     tables = tree.all("table", class_="matrix")
     for table, matrix in zip(tables, (overview.image_similarity, overview.support_similarity), strict=True):
@@ -130,8 +130,8 @@ def test_similarities_and_silhouettes_are_those_of_the_overview(single: Saved, p
 
 
 def test_cases_add_up_and_are_those_of_the_model(single: Saved, page: Page, tree: Element) -> None:
-    assert page.trial is not None
-    paths = {sample.id: sample for sample in page.trial.samples}
+    assert page.predictions is not None
+    paths = {sample.id: sample for sample in page.predictions.samples}
     cases = [case for group in page.groups for case in group.cases]
     assert len(cases) >= 6
     elements = tree.all("details", class_="case")
@@ -169,12 +169,12 @@ def test_confusions_show_both_classes(page: Page, tree: Element) -> None:
 
 
 def test_the_plane_has_a_mark_for_every_latent(page: Page, tree: Element) -> None:
-    assert page.trial is not None
+    assert page.predictions is not None
     plane = tree.one("div", id="plane")
-    assert len(plane.all("circle")) == len(page.trial.samples)
+    assert len(plane.all("circle")) == len(page.predictions.samples)
     assert [link.attributes["href"] for link in plane.all("a")] == [f"#support-{s.index}" for s in page.supports]
     cells = [int(mark.attributes["data-t"]) for mark in plane.all() if "data-t" in mark.attributes]
-    assert sorted(cells) == list(range(len(page.trial.samples) + len(page.supports)))
+    assert sorted(cells) == list(range(len(page.predictions.samples) + len(page.supports)))
 
 
 def test_without_pictures_the_page_says_so(single: Saved, tmp_path: Path) -> None:
@@ -208,12 +208,12 @@ def test_multi_label(multi: Saved) -> None:
     tree = parse(html)
     check_self_contained(html, tree)
     check_accessible(tree)
-    assert page.trial is not None
+    assert page.predictions is not None
     rows = {row.one("th").text: row.all("td") for row in tree.one("table", class_="rows").one("tbody").all("tr")}
-    for name, precision in page.trial.figures["average_precision"].items():
+    for name, precision in page.predictions.quality["average_precision"].items():
         assert float(rows[name][2].text) == pytest.approx(precision, abs=6e-4)
     assert "mean average precision" in tree.one("section", id="quality").text
-    truth = {sample.id: {multi.data.classes[label] for label in sample.labels} for sample in page.trial.samples}
+    truth = {sample.id: {multi.data.classes[label] for label in sample.labels} for sample in page.predictions.samples}
     for group in page.groups:
         for case in group.cases:
             asked = case.classes[0]

@@ -19,6 +19,7 @@ from sic import directory
 from sic.data import Preprocessing
 from sic.data.dataset import Task
 from sic.directory import Config, SavedModel
+from sic.methods import Loss
 from sic.model import Model, load
 from sic.serve.app import create_app
 from sic.serve.desk import Desk
@@ -55,7 +56,7 @@ class Served:
         return next(path for path in paths if self.model.predict(path).similar_case)
 
 
-def _data(root: Path) -> Path:
+def draw_splits(root: Path) -> Path:
     """train, val and test of class folders, from one drawing of birds."""
     drawn = draw_folders(root / "all", CLASSES, 24, SIZE)
     for folder in sorted(drawn.iterdir()):
@@ -67,11 +68,11 @@ def _data(root: Path) -> Path:
     return root
 
 
-def make_model(folder: Path, root: Path, task: Task = "single") -> Served:
+def make_model(folder: Path, root: Path, task: Task = "single", loss: Loss = "bce") -> Served:
     """Random weights, supports chosen as in training; T such that answers lie on both sides of 50 %."""
     data = sic.data.open(root)
     preprocessing = Preprocessing(SIZE, SIZE, "squash")
-    config = Config("resnet_tiny", list(data.classes), task, preprocessing, SUPPORTS, 1.0, latent=16)
+    config = Config("resnet_tiny", list(data.classes), task, preprocessing, SUPPORTS, 1.0, latent=16, loss=loss)
     torch.manual_seed(0)
     classifier = directory.build(config, CLASSES * SUPPORTS)
     pixels = [preprocessing(sic.data.read_image(sample.path)) for sample in data.splits["train"]]
@@ -85,7 +86,7 @@ def make_model(folder: Path, root: Path, task: Task = "single") -> Served:
         rows, labels = select(latents.numpy(), own, SUPPORTS)
         classifier.set_supports(latents[torch.from_numpy(rows)], torch.from_numpy(labels))
         evidence = classifier.logits(classifier.evidence(latents)) - classifier.bias
-    config.temperature = classifier.temperature = evidence.max(dim=1).values.median().item() / -classifier.bias
+    config.temperature = classifier.temperature = _temperature(evidence, classifier.bias, loss)
     supports = [
         Support(int(label), data.splits["train"][row].id, pixels[row]) for row, label in zip(rows, labels, strict=True)
     ]
@@ -100,6 +101,14 @@ def make_model(folder: Path, root: Path, task: Task = "single") -> Served:
     return reopen(folder)
 
 
+def _temperature(evidence: torch.Tensor, bias: float, loss: Loss) -> float:
+    """At which the best probability of half of the images is above 50 %; `evidence`: of classes, at T = 1."""
+    if loss == "bce":
+        return evidence.max(dim=1).values.median().item() / -bias
+    candidates = torch.logspace(-4, 2, 200).tolist()
+    return min(candidates, key=lambda t: abs((evidence / t).softmax(dim=1).amax(dim=1).median().item() - 0.5))
+
+
 def reopen(folder: Path) -> Served:
     model = load(folder)
     tests = find(folder, model)
@@ -109,7 +118,7 @@ def reopen(folder: Path) -> Served:
 
 @pytest.fixture(scope="session")
 def bird_splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _data(tmp_path_factory.mktemp("served data"))
+    return draw_splits(tmp_path_factory.mktemp("served data"))
 
 
 @pytest.fixture(scope="session")

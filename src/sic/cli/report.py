@@ -13,7 +13,7 @@ from sic.errors import SicError
 if TYPE_CHECKING:
     from sic.clinic import Finding
     from sic.model import Model
-    from sic.report import Trial
+    from sic.predictions import Predictions
 
 
 def report(
@@ -41,9 +41,9 @@ def report(
 
     with Talker() as talker:
         loaded = load(model)
-        trial = _trial(loaded, model, data, limit, talker)
+        predictions = _predictions(loaded, model, data, limit, talker)
         findings = _findings(model, talker)
-        page = gather(loaded, model, trial, cases=cases, seed=seed, watch=talker.advance, findings=findings)
+        page = gather(loaded, model, predictions, cases=cases, seed=seed, watch=talker.advance, findings=findings)
         text = render(page)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
@@ -57,7 +57,9 @@ def report(
         "report": str(out),
         "bytes": out.stat().st_size,
         "seconds": time.monotonic() - begun,
-        "tried_on": None if trial is None else {"name": trial.name, "images": len(trial.samples), **trial.figures},
+        "tried_on": None
+        if predictions is None
+        else {"name": predictions.name, "images": len(predictions), **predictions.quality},
         "cases": {group.anchor: [case.id for case in group.cases] for group in page.groups},
         "figures": [str(path) for path in drawn],
         "overview": page.overview.as_json(),
@@ -90,10 +92,11 @@ def _formats(given: str) -> list[str]:
     return wanted
 
 
-def _trial(model: "Model", folder: Path, data: str | None, limit: int | None, talker: Talker) -> "Trial | None":
+def _predictions(
+    model: "Model", folder: Path, data: str | None, limit: int | None, talker: Talker
+) -> "Predictions | None":
     """The model's answers to the images named, or to its own; None where its own are not at hand."""
     from sic.cli.own_data import judging_images, open_data
-    from sic.report import attempt
 
     try:
         opened = open_data(folder, data, model.config.data, talker, "report")
@@ -104,4 +107,4 @@ def _trial(model: "Model", folder: Path, data: str | None, limit: int | None, ta
         return None
     images = judging_images(folder, opened, model.classes, limit, talker)
     talker.say(f"Trying the model on {len(images.samples)} {images.name}.")
-    return attempt(model, images)
+    return model.predictions(images.samples, name=images.name, caution=images.caution)

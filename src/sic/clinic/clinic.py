@@ -17,7 +17,7 @@ from sic.clinic.history import Record, now, standing, taken_out
 from sic.clinic.latents import Latents, embed, write_cache
 from sic.clinic.look import Candidate, Reliance, SupportInfo
 from sic.clinic.material import find_material
-from sic.clinic.outcome import Outcome, compare, figures
+from sic.clinic.outcome import Outcome, compare
 from sic.clinic.plan import class_index, plan
 from sic.data import UnreadableImage, read_image
 from sic.data.dataset import Progress
@@ -84,7 +84,7 @@ class Clinic:
         return look.candidates(self.examined, class_index(self.classes, label), support)
 
     def relying_on(self, support: int | str) -> Sequence[Reliance]:
-        """Validation and test images whose answer is the support's class, those that it adds most to first."""
+        """Validation and test images that rely on a support (`Predictions.relying_on`), the most evidence first."""
         return look.relying_on(self.examined, find_support(self.examined.cases, support))
 
     def history(self) -> Sequence[Record]:
@@ -164,7 +164,8 @@ class Clinic:
     def _save(self, after: Examined, records: Sequence[Record]) -> None:
         """Write the model with its new supports; what was measured of the old ones is measured again."""
         classifier = after.classifier
-        measured = {split: figures(after, split) for split in ("validation", "test") if after.splits[split]}
+        splits = [split for split in ("validation", "test") if after.splits[split]]
+        measured = {split: after.predictions(split).quality for split in splits}
         edited = " and the supports were edited" if standing(records) else ""
         measured["validation"]["note"] = f"the best epoch was chosen{edited} on these images"
         config = with_changes(after.model.config, figures=measured, edits=[asdict(record) for record in records])

@@ -146,8 +146,8 @@ def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
 
     A support dominates if it gives more than half of the way from its even share to all of the evidence.
     """
-    evidence = examined.evidence("validation")
-    answered = examined.answered(examined.logits(evidence))
+    predictions = examined.predictions("validation")
+    evidence, answered = predictions.evidence, predictions.answers
     found = []
     for label, own in _by_class(examined).items():
         rows = answered[:, label]
@@ -176,10 +176,10 @@ def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
 
 def saturated(examined: Examined, commands: Commands) -> list[Finding]:
     """Classes whose evidence is so large that probabilities do not tell clear cases from others any more."""
-    logits = examined.logits(examined.evidence("validation"))
-    answered = examined.answered(logits)
+    predictions = examined.predictions("validation")
+    answered = predictions.answers
     medians = {
-        label: logits[answered[:, label], label].median().item()
+        label: predictions.scores[answered[:, label], label].median().item()
         for label in _by_class(examined)
         if answered[:, label].any()
     }
@@ -202,15 +202,15 @@ def saturated(examined: Examined, commands: Commands) -> list[Finding]:
 
 def label_suspects(examined: Examined, commands: Commands) -> list[Finding]:
     """Training images with far more evidence from another class's supports than from any of their own."""
-    evidence = examined.evidence("train")
-    logits = examined.logits(evidence)
-    best = torch.zeros_like(logits)
+    predictions = examined.predictions("train")
+    evidence, found = predictions.evidence, predictions.found
+    best = torch.zeros_like(predictions.logits)
     for label, own in _by_class(examined).items():
         best[:, label] = evidence[:, own].amax(dim=1)
     suspects = []
     for row, (strongest, other) in enumerate(zip(*(values.tolist() for values in best.max(dim=1)), strict=True)):
         sample = examined.splits["train"][row]
-        if len(sample.labels) == 1 and logits[row, other] >= 0:
+        if len(sample.labels) == 1 and found[row, other]:
             ratio = strongest / max(best[row, sample.labels[0]].item(), 1e-6)
             if ratio >= TWICE:
                 suspects.append((ratio, sample, other))

@@ -9,6 +9,7 @@ from sic.clinic.latents import Latents
 from sic.data.dataset import Sample
 from sic.directory import SavedModel
 from sic.methods import SIC
+from sic.predictions import Predictions
 from sic.supports import Case
 
 
@@ -43,19 +44,21 @@ class Examined:
         return self.latents.of([sample.id for sample in self.splits[split]])
 
     @torch.no_grad()
-    def evidence(self, split: str) -> Tensor:
-        """n×S."""
-        return self.classifier.evidence(self.embedded(split), self.vectors)
-
-    def logits(self, evidence: Tensor) -> Tensor:
-        """n×C."""
-        return self.classifier.logits(evidence, self.labels)
-
-    def answered(self, logits: Tensor) -> Tensor:
-        """n×C bool: the classes found; with one label per image the best, however good."""
-        if self.model.config.task == "multi":
-            return logits >= 0
-        return torch.zeros_like(logits, dtype=torch.bool).scatter(1, logits.argmax(1, keepdim=True), True)
+    def predictions(self, split: str) -> Predictions:
+        """What the model with these supports says about the images of a split."""
+        latents = self.embedded(split)
+        evidence = self.classifier.evidence(latents, self.vectors)
+        return Predictions(
+            logits=self.classifier.logits(evidence, self.labels),
+            task=self.model.config.task,
+            loss=self.classifier.loss,
+            classes=self.classes,
+            samples=self.splits[split],
+            evidence=evidence,
+            owners=self.labels,
+            latents=latents,
+            name=f"{split} images",
+        )
 
     def names(self, sample: Sample) -> list[str]:
         """The classes that a sample shows."""

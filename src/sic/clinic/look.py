@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 
 from sic.clinic.examined import Examined
-from sic.data.labels import split_targets, targets
 
 
 @dataclass(frozen=True)
@@ -50,20 +49,20 @@ class Reliance:
     share: float
     """Of all evidence for the class."""
     decisive: bool
-    """Without this support its class would not be the answer."""
+    """Without this support its class would not be the answer, or would have no similar case."""
 
 
 def describe(examined: Examined) -> list[SupportInfo]:
     """All supports, in their order."""
-    samples, evidence = examined.splits["validation"], examined.evidence("validation")
-    answered = examined.answered(examined.logits(evidence))
+    found = examined.predictions("validation")
+    answered, evidence = found.answers, found.evidence
     strongest = torch.zeros(len(examined.cases), dtype=torch.long)
     for label in examined.labels.unique().tolist():
         own = (examined.labels == label).nonzero()[:, 0]
         if answered[:, label].any():
             winners = evidence[answered[:, label]][:, own].argmax(dim=1)
             strongest[own] = winners.bincount(minlength=len(own))
-    shows = split_targets(targets(samples, len(examined.classes)))[0].bool()
+    shows = found.targets == 1
     if examined.model.config.task == "single":  # a bird that lacks parts could be any of several: it tells nothing here
         shows &= shows.sum(dim=1, keepdim=True) == 1
     training = {sample.id: sample for sample in examined.splits["train"]}
@@ -101,29 +100,13 @@ def candidates(examined: Examined, label: int, near: int | None) -> list[Candida
 
 
 def relying_on(examined: Examined, support: int) -> list[Reliance]:
-    """Validation and test images whose answer is the support's class, those that it adds most to first."""
-    label = examined.cases[support].label
+    """Validation and test images that rely on a support (`Predictions.relying_on`), the most evidence first."""
     found = []
     for split in ("validation", "test"):
-        samples = examined.splits[split]
-        if not samples:
+        if not examined.splits[split]:
             continue
-        evidence = examined.evidence(split)
-        logits = examined.logits(evidence)
-        without = logits.clone()
-        without[:, label] -= evidence[:, support]
-        lost = ~examined.answered(without)[:, label]
-        total = (logits[:, label] - examined.classifier.bias).clamp_min(1e-12)
-        found += [
-            Reliance(
-                samples[row].id,
-                samples[row].path,
-                split,
-                examined.names(samples[row]),
-                evidence[row, support].item(),
-                (evidence[row, support] / total[row]).item(),
-                bool(lost[row]),
-            )
-            for row in examined.answered(logits)[:, label].nonzero()[:, 0].tolist()
-        ]
+        predictions = examined.predictions(split)
+        for one in predictions.relying_on(support):
+            sample, truth = predictions.samples[one.row], predictions.truth(one.row)
+            found.append(Reliance(sample.id, sample.path, split, truth, one.evidence, one.share, one.decisive))
     return sorted(found, key=lambda reliance: -reliance.evidence)

@@ -119,7 +119,7 @@ class _Measured:
 def _chosen(examined: Examined) -> list[tuple[Sample, int]]:
     """The first validation images of each class that are answered rightly, up to `MOST`, every class in turn."""
     samples = examined.splits["validation"]
-    answered = examined.answered(examined.logits(examined.evidence("validation"))).tolist()
+    answered = examined.predictions("validation").answers.tolist()
     by_class: dict[int, list[Sample]] = defaultdict(list)
     for sample, answer in zip(samples, answered, strict=True):
         for label in sample.labels:

@@ -147,10 +147,10 @@ def box_pointing_game(
     classifier: Classifier,
     samples: Sequence[Sample],
     preprocessing: Preprocessing,
-    probabilities: Tensor,
+    found: Tensor,
     watch: Watch = nobody,
 ) -> dict[str, Any] | None:
-    """`pointing` for every class that an image shows in boxes, `all` and where the model `found` it (50 %).
+    """`pointing` for every class that an image shows in boxes, `all` and where the model `found` it (n×C).
 
     `area`: the share of the image that the boxes cover, which is what maps by chance reach. Difficult boxes are part of
     the mask of their class. None where there are no boxes.
@@ -173,8 +173,8 @@ def box_pointing_game(
         watch("boxes", sum(map(len, results)), len(rows))
     figures = torch.cat(results)
     area = torch.tensor([mask.float().mean().item() for _, _, mask in rows])
-    found = torch.tensor([bool(probabilities[position, label] >= 0.5) for position, label, _ in rows])
-    return {"all": _summary(figures, area), "found": _summary(figures[found], area[found])}
+    seen = torch.tensor([bool(found[position, label]) for position, label, _ in rows])
+    return {"all": _summary(figures, area), "found": _summary(figures[seen], area[seen])}
 
 
 def _batched(rows: list[tuple[int, int, Tensor]], size: int) -> Iterator[list[tuple[int, int, Tensor]]]:

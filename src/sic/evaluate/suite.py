@@ -11,15 +11,17 @@ from torch import Tensor
 from sic.data.dataset import ImageData, Task
 from sic.data.funnybirds import has_interventions
 from sic.data.images import Preprocessing
+from sic.data.labels import targets
 from sic.errors import SicError
 from sic.evaluate.accuracy import detailed_figures
 from sic.evaluate.faithfulness import deletion_insertion, randomisation, stability
 from sic.evaluate.funnybirds import funnybirds
 from sic.evaluate.held_out import HeldOut, spread
 from sic.evaluate.localisation import box_pointing_game, grid_pointing_game
-from sic.evaluate.outputs import Watch, logits, nobody, probabilities, view_batches
+from sic.evaluate.outputs import Watch, logits, nobody, view_batches
 from sic.evaluate.unfamiliar import blurred_noise, drawn_birds, noise, unfamiliar
-from sic.methods import Classifier, odds
+from sic.methods import Classifier
+from sic.predictions import Answers
 
 PROTOCOLS = ("accuracy", "funnybirds", "localisation", "faithfulness", "unfamiliar")
 MOST = {"faithfulness": 32, "boxes": 500, "grids": 32, "strangers": 200}
@@ -55,8 +57,8 @@ class Suite:
         self.samples = [everything[row] for row in spread(len(everything), self.limit)]
         paths = [sample.path for sample in self.samples]
         classifier, view = self.subject.classifier, self.subject.preprocessing
-        self.logits = logits(classifier, paths, view, lambda *count: self.watch("predictions", *count))
-        self.probabilities = probabilities(classifier, self.logits)
+        found = logits(classifier, paths, view, lambda *count: self.watch("predictions", *count))
+        self.answers = Answers(found, self.subject.task, getattr(classifier, "loss", "bce"))
 
     def run(self, only: Sequence[str] = PROTOCOLS) -> dict[str, Any]:
         """Figures by protocol; `left_out` says which do not apply, and why."""
@@ -79,10 +81,8 @@ class Suite:
         return min(MOST[what], self.limit or MOST[what])
 
     def accuracy(self) -> dict[str, Any]:
-        # Where classes compete, a yes is a probability of 50 % and not a logit of 0.
-        compete = getattr(self.subject.classifier, "loss", "bce") == "ce"
-        scores = odds(self.probabilities) if compete else self.logits
-        return detailed_figures(scores, self.probabilities, self.samples, self.subject.task, self.subject.classes)
+        wanted = targets(self.samples, len(self.subject.classes))
+        return detailed_figures(self.answers, wanted, self.subject.classes)
 
     def funnybirds(self) -> dict[str, Any] | str:
         if self.data.layout != "FunnyBirds" or not has_interventions(self.data.root, self.samples):
@@ -96,14 +96,21 @@ class Suite:
         found: dict[str, Any] = {}
         for side in (2, 3):
             game = grid_pointing_game(
-                classifier, self.samples, view, self.probabilities, side, self._most("grids"), self.seed, self.watch
+                classifier,
+                self.samples,
+                view,
+                self.answers.probabilities,
+                side,
+                self._most("grids"),
+                self.seed,
+                self.watch,
             )
             if game is not None:
                 found[f"grid_{side}x{side}"] = game
         boxed = [row for row, sample in enumerate(self.samples) if sample.boxes]
         chosen = [boxed[number] for number in spread(len(boxed), self._most("boxes"))]
         boxes = box_pointing_game(
-            classifier, [self.samples[row] for row in chosen], view, self.probabilities[chosen], self.watch
+            classifier, [self.samples[row] for row in chosen], view, self.answers.found[chosen], self.watch
         )
         if boxes is not None:
             found["boxes"] = boxes
@@ -113,8 +120,7 @@ class Suite:
         rows = spread(len(self.samples), self._most("faithfulness"))
         paths = [self.samples[row].path for row in rows]
         images = torch.cat(list(view_batches(paths, self.subject.preprocessing)))
-        answers = self.logits[rows].argmax(1)
-        arguments = self.subject.classifier, images, answers
+        arguments = self.subject.classifier, images, self.answers.nearest[rows]
         return deletion_insertion(*arguments, seed=self.seed, watch=self.watch) | {
             "stability": stability(*arguments, seed=self.seed, watch=self.watch),
             "randomisation": randomisation(*arguments, seed=self.seed, watch=self.watch),
@@ -128,7 +134,7 @@ class Suite:
         }
         if self.data.layout != "FunnyBirds":
             kinds["drawn birds"] = drawn_birds(count, size, self.seed).split(64)
-        return unfamiliar(self.subject.classifier, self.logits, kinds | dict(self.strangers))
+        return unfamiliar(self.subject.classifier, self.answers, kinds | dict(self.strangers))
 
 
 def plain(content: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from torch import Tensor
 
 from sic.data.birds import render, sample_scene, species
 from sic.data.images import to_tensor
-from sic.evaluate.outputs import device_of, probabilities
+from sic.evaluate.outputs import device_of
 from sic.methods import Classifier
+from sic.predictions import Answers
 
 ACCEPTED = 0.95
 """Share of familiar images that must pass."""
@@ -47,10 +49,9 @@ def drawn_birds(count: int, size: int, seed: int = 0) -> Tensor:
     return torch.stack([to_tensor(render(scene, size).image) for scene in scenes])
 
 
-def best_scores(classifier: Classifier, logits: Tensor) -> dict[str, Tensor]:
-    """The `SCORES` of n×C logits, n each."""
-    logits = logits.double()
-    return {"probability": probabilities(classifier, logits).amax(1), "logit": logits.amax(1)}
+def best_scores(answers: Answers) -> dict[str, Tensor]:
+    """The `SCORES` of n images, n each."""
+    return {"probability": answers.probabilities.amax(1), "logit": answers.logits.double().amax(1)}
 
 
 def acceptance_threshold(familiar: Tensor, accepted: float = ACCEPTED) -> float:
@@ -70,21 +71,22 @@ def refusal(familiar: Tensor, strangers: Tensor) -> dict[str, float]:
 
 
 @torch.no_grad()
-def unfamiliar(classifier: Classifier, familiar: Tensor, strangers: Mapping[str, Iterable[Tensor]]) -> dict[str, Any]:
+def unfamiliar(classifier: Classifier, familiar: Answers, strangers: Mapping[str, Iterable[Tensor]]) -> dict[str, Any]:
     """For each kind of strangers (batches of images by name) and each of the `SCORES`: `refusal`.
 
-    `familiar`: n×C logits of images of the model's own classes. `no_similar_case`: the share that the model's own rule
-    refuses, no class at 50 %.
+    `familiar`: answers to images of the model's own classes. `no_similar_case`: the share that the model itself
+    refuses.
     """
     device = device_of(classifier)
-    known = best_scores(classifier, familiar)
-    result: dict[str, Any] = {"familiar": _own_rule(known)}
+    known = best_scores(familiar)
+    result: dict[str, Any] = {"familiar": _refused(familiar)}
     for name, batches in strangers.items():
-        scores = best_scores(classifier, torch.cat([classifier(batch.to(device)).cpu() for batch in batches]))
-        result[name] = _own_rule(scores) | {score: refusal(known[score], scores[score]) for score in SCORES}
+        answers = replace(familiar, logits=torch.cat([classifier(batch.to(device)).cpu() for batch in batches]))
+        scores = best_scores(answers)
+        result[name] = _refused(answers) | {score: refusal(known[score], scores[score]) for score in SCORES}
     return result
 
 
-def _own_rule(scores: Mapping[str, Tensor]) -> dict[str, Any]:
-    refused = (scores["probability"] < 0.5).double().mean().item()
-    return {"images": len(scores["probability"]), "no_similar_case": refused}
+def _refused(answers: Answers) -> dict[str, Any]:
+    refused = (~answers.similar_case).double().mean().item()
+    return {"images": len(answers.logits), "no_similar_case": refused}

@@ -5,7 +5,7 @@ from sic.methods.bagnet import BagNet
 from sic.methods.bcos import Bcos
 from sic.methods.blackbox import BlackBox
 from sic.methods.comparing import Comparing
-from sic.methods.contract import LOSSES, Answered, Classifier, Contributions, Loss, odds, opacity
+from sic.methods.contract import LOSSES, Answered, Classifier, Contributions, Loss, odds, opacity, probabilities
 from sic.methods.nwhead import NWHead
 from sic.methods.protopnet import ProtoPNet
 from sic.methods.sic import SIC
@@ -43,4 +43,5 @@ __all__ = [
     "method",
     "odds",
     "opacity",
+    "probabilities",
 ]

@@ -129,7 +129,7 @@ class Classifier(nn.Module):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Of N×C logits."""
-        return logits.sigmoid() if self.loss == "bce" else logits.softmax(dim=1)
+        return probabilities(logits, self.loss)
 
     def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, N×C, and what each case speaks for its class, N×S."""
@@ -163,6 +163,11 @@ class Classifier(nn.Module):
 def as_columns(targets: Tensor) -> Tensor:
     """N or N×K targets as N×K, a copy: outside, where they come from, may be inference mode."""
     return (targets if targets.dim() == 2 else targets[:, None]).clone()
+
+
+def probabilities(logits: Tensor, loss: Loss) -> Tensor:
+    """Of N×C logits: sigmoids, or a softmax where the classes compete."""
+    return logits.sigmoid() if loss == "bce" else logits.softmax(dim=1)
 
 
 def odds(probabilities: Tensor) -> Tensor:

@@ -2,6 +2,5 @@
 
 from sic.report.content import Page, gather
 from sic.report.page import render
-from sic.report.trial import Trial, attempt
 
-__all__ = ["Page", "Trial", "attempt", "gather", "render"]
+__all__ = ["Page", "gather", "render"]

@@ -1,15 +1,14 @@
 """Which test images a person should see: right ones, wrong ones, those where the model is least certain; confusions."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from sic.data.dataset import Sample, Task
-from sic.data.labels import split_targets, targets
+from sic.data.labels import split_targets
+from sic.predictions import Predictions
 
 
 @dataclass(frozen=True)
@@ -40,29 +39,29 @@ class Confusion:
     rows: list[int]
 
 
-def select(logits: Tensor, samples: Sequence[Sample], task: Task, number: int, seed: int = 0) -> Selection:
+def select(predictions: Predictions, number: int, seed: int = 0) -> Selection:
     """Up to `number` of each kind, of as many classes as possible, no image twice.
 
     An answer is an image's best class (single) or each class of an image that is found or missed (multi). Right ones
     are drawn at random, for the best would flatter; of the wrong ones those that the model was surest of; then the
-    answers nearest to the limit of 0.
+    answers nearest to the limit of 50 %.
     """
-    truth, counts = split_targets(targets(samples, logits.shape[1]))
-    if task == "single":
-        best = logits.argmax(dim=1)
-        answers = [(row, label) for row, label in enumerate(best.tolist())]
-        right = {(row, label) for row, label in answers if truth[row, label]}
-        strength = logits.max(dim=1).values
+    samples, scores = predictions.samples, predictions.scores
+    if predictions.task == "single":
+        answers = [(row, label) for row, label in enumerate(predictions.nearest.tolist())]
+        right = {answer for answer, good in zip(answers, predictions.right.tolist(), strict=True) if good}
+        strength = scores.max(dim=1).values
         surest = [answers[row] for row in strength.argsort(descending=True).tolist()]
         limit = [answers[row] for row in strength.abs().argsort().tolist()]
     else:
-        found = (logits >= 0) & counts
+        truth, counts = split_targets(predictions.targets)
+        found = predictions.answers & counts
         right = set(map(tuple, (found & truth.bool()).nonzero().tolist()))
         wrong = (found != truth.bool()) & counts
         answers = [*right, *map(tuple, wrong.nonzero().tolist())]
-        surest = sorted(answers, key=lambda answer: -abs(logits[answer].item()))
-        near = logits.abs().masked_fill(~counts, torch.inf).flatten().argsort()[: 50 * number].tolist()
-        limit = [divmod(position, logits.shape[1]) for position in near]
+        surest = sorted(answers, key=lambda answer: -abs(scores[answer].item()))
+        near = scores.abs().masked_fill(~counts, torch.inf).flatten().argsort()[: 50 * number].tolist()
+        limit = [divmod(position, scores.shape[1]) for position in near]
     mistakes = [answer for answer in surest if answer not in right]
     shuffled = np.random.default_rng(seed).permutation(np.asarray(sorted(right)).reshape(-1, 2)).tolist()
     taken: set[int] = set()
@@ -70,7 +69,7 @@ def select(logits: Tensor, samples: Sequence[Sample], task: Task, number: int, s
 
     def explained(row: int, label: int) -> Case:
         """Beside a wrong answer, the right one."""
-        missed = samples[row].labels[:1] if task == "single" and label not in samples[row].labels else ()
+        missed = samples[row].labels[:1] if predictions.task == "single" and label not in samples[row].labels else ()
         return Case(row, (label, *missed))
 
     wrong_cases, unsure, right_cases = ([explained(*answer) for answer in answers] for answers in shown)
@@ -92,19 +91,19 @@ def _varied(ordered: Iterable[tuple[int, int]], number: int, taken: set[int]) ->
     return chosen
 
 
-def confusions(logits: Tensor, samples: Sequence[Sample], task: Task) -> list[Confusion]:
+def confusions(predictions: Predictions) -> list[Confusion]:
     """Most frequent first; of equals those that the model was surer of. Single: answers below the limit count too."""
-    _, counts = split_targets(targets(samples, logits.shape[1]))
+    _, counts = split_targets(predictions.targets)
+    scores = predictions.scores
     pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for row, sample in enumerate(samples):
-        said = [int(logits[row].argmax())] if task == "single" else (logits[row] >= 0).nonzero()[:, 0].tolist()
-        for label in said:
+    for row, (sample, labels) in enumerate(zip(predictions.samples, predictions.labels, strict=True)):
+        for label in labels:
             if label not in sample.labels and counts[row, label]:
                 for true in sample.labels:
                     pairs[true, label].append(row)
     return [
-        Confusion(true, label, sorted(rows, key=lambda row: -logits[row, label].item()))
+        Confusion(true, label, sorted(rows, key=lambda row: -scores[row, label].item()))
         for (true, label), rows in sorted(
-            pairs.items(), key=lambda item: (-len(item[1]), -max(logits[row, item[0][1]].item() for row in item[1]))
+            pairs.items(), key=lambda item: (-len(item[1]), -max(scores[row, item[0][1]].item() for row in item[1]))
         )
     ]

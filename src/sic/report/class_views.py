@@ -1,5 +1,6 @@
 """How the classes lie to each other, as the page shows it: heat map, pairs, silhouettes, the plane."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,7 +115,7 @@ def _pairs(evidence: NDArray[np.float64], classes: list[str]) -> list[Pair]:
     return [Pair(classes[row], classes[column], -value, own[row]) for value, row, column in ranked[:PAIRS]]
 
 
-def plane(overview: Overview, samples: list[Sample], preprocessing: Preprocessing) -> Plane:
+def plane(overview: Overview, samples: Sequence[Sample], preprocessing: Preprocessing) -> Plane:
     """The projection with a thumbnail for every point; `samples`: all that were embedded."""
     points = overview.projection.points
     places = np.array([[point.x, point.y] for point in points])

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from sic.clinic.findings import Finding
-from sic.data.labels import split_targets, targets
 from sic.directory import CONFIG, read_stored
 from sic.explain import Overview
 from sic.explain.picture import drawing_uri
 from sic.model import Model
+from sic.predictions import Predictions
 from sic.report.case_views import CaseView, case_view
 from sic.report.cases import Confusion, confusions, select
 from sic.report.class_views import HeatMap, Plane, heat_map, plane
 from sic.report.measurements import Measurements, read_measurements
 from sic.report.support_views import SupportCard, support_cards
-from sic.report.trial import Trial
 
 CONFUSIONS, EXAMPLES = 8, 4
 """Pairs of confused classes that are shown, and images of each."""
@@ -73,7 +72,7 @@ class Page:
     overview: Overview
     supports: list[SupportCard]
     rows: list[ClassRow]
-    trial: Trial | None
+    predictions: Predictions | None
     groups: list[CaseGroup]
     confusions: list[ConfusionView]
     confused: int
@@ -99,7 +98,7 @@ class Page:
 def gather(
     model: Model,
     folder: Path,
-    trial: Trial | None,
+    predictions: Predictions | None,
     *,
     cases: int,
     seed: int = 0,
@@ -109,35 +108,40 @@ def gather(
     """`folder`: the model's directory. `cases`: how many of each kind are explained."""
     # Of the file only what a loaded model forgets: the versions it was made with.
     config = json.loads(read_stored(folder, CONFIG)) | asdict(model.config)
-    overview = model.overview(None if trial is None else trial.latents, seed=seed)
+    overview = model.overview(predictions, seed=seed)
     supports = support_cards(overview)
     groups: list[CaseGroup] = []
     confused: list[Confusion] = []
-    if trial is not None:
-        groups = _groups(model, trial, supports, cases, seed, watch)
-        confused = confusions(trial.logits, trial.samples, model.config.task)
+    if predictions is not None:
+        groups = _groups(model, predictions, supports, cases, seed, watch)
+        confused = confusions(predictions)
     return Page(
         folder.resolve().name,
         datetime.now().astimezone(),
         config,
         overview,
         supports,
-        _rows(model, overview, trial, confused),
-        trial,
+        _rows(overview, predictions, confused),
+        predictions,
         groups,
-        [] if trial is None else [_confusion(model, trial, pair) for pair in confused[:CONFUSIONS]],
+        [] if predictions is None else [_confusion(model, predictions, pair) for pair in confused[:CONFUSIONS]],
         len(confused),
-        _heat_maps(overview, trial),
-        plane(overview, [] if trial is None else trial.samples, model.config.preprocessing),
+        _heat_maps(overview, predictions),
+        plane(overview, [] if predictions is None else predictions.samples, model.config.preprocessing),
         findings,
         read_measurements(folder),
     )
 
 
 def _groups(
-    model: Model, trial: Trial, supports: list[SupportCard], number: int, seed: int, watch: Watch | None
+    model: Model,
+    predictions: Predictions,
+    supports: list[SupportCard],
+    number: int,
+    seed: int,
+    watch: Watch | None,
 ) -> list[CaseGroup]:
-    chosen = select(trial.logits, trial.samples, model.config.task, number, seed)
+    chosen = select(predictions, number, seed)
     what = "answers" if model.config.task == "single" else "labels"
     kinds = [
         ("right", "Right", f"drawn at random from the {chosen.all_right} right {what}", chosen.right),
@@ -154,7 +158,7 @@ def _groups(
     for anchor, title, note, found in kinds:
         views = []
         for case in found:
-            views.append(case_view(model, case, trial.samples[case.row], supports))
+            views.append(case_view(model, case, predictions.samples[case.row], supports))
             done += 1
             if watch is not None:
                 watch("explaining", done, total)
@@ -162,40 +166,39 @@ def _groups(
     return groups
 
 
-def _rows(model: Model, overview: Overview, trial: Trial | None, confused: Sequence[Confusion]) -> list[ClassRow]:
+def _rows(overview: Overview, predictions: Predictions | None, confused: Sequence[Confusion]) -> list[ClassRow]:
+    classes = overview.classes
     silhouettes = overview.image_silhouette or overview.support_silhouette
-    apart = [None] * len(model.classes) if silhouettes is None else silhouettes.per_class
-    images, found = [0] * len(model.classes), [0] * len(model.classes)
+    apart = [None] * len(classes) if silhouettes is None else silhouettes.per_class
+    images, found = [0] * len(classes), [0] * len(classes)
     precisions: dict[str, float | None] = {}
-    if trial is not None:
-        truth, _ = split_targets(targets(trial.samples, len(model.classes)))
-        said = trial.logits >= 0
-        if model.config.task == "single":
-            # Where several answers are right, any of them finds the image.
-            said = truth.gather(1, trial.logits.argmax(1, keepdim=True)).bool().expand_as(truth)
-        images = truth.sum(dim=0).int().tolist()
-        found = (truth * said).sum(dim=0).int().tolist()
-        precisions = trial.figures.get("average_precision", {})
+    if predictions is not None:
+        truth = predictions.targets == 1
+        # Where several answers are right, any of them finds the image.
+        said = predictions.answers if predictions.task == "multi" else predictions.right[:, None]
+        images = truth.sum(dim=0).tolist()
+        found = (truth & said).sum(dim=0).tolist()
+        precisions = predictions.quality.get("average_precision", {})
     most: dict[int, tuple[str, int]] = {}
     for pair in confused:
-        most.setdefault(pair.truth, (model.classes[pair.said], len(pair.rows)))
+        most.setdefault(pair.truth, (classes[pair.said], len(pair.rows)))
     return [
         ClassRow(label, name, images[label], found[label], precisions.get(name), most.get(label), apart[label])
-        for label, name in enumerate(model.classes)
+        for label, name in enumerate(classes)
     ]
 
 
-def _confusion(model: Model, trial: Trial, pair: Confusion) -> ConfusionView:
-    chosen = [trial.samples[row] for row in pair.rows[:EXAMPLES]]
+def _confusion(model: Model, predictions: Predictions, pair: Confusion) -> ConfusionView:
+    chosen = [predictions.samples[row] for row in pair.rows[:EXAMPLES]]
     examples = [(one.id, drawing_uri(model.tensor(one.path).permute(1, 2, 0).cpu().numpy())) for one in chosen]
-    of = sum(pair.truth in sample.labels for sample in trial.samples)
+    of = sum(pair.truth in sample.labels for sample in predictions.samples)
     return ConfusionView(pair.truth, pair.said, len(pair.rows), of, examples)
 
 
-def _heat_maps(overview: Overview, trial: Trial | None) -> list[HeatMap]:
+def _heat_maps(overview: Overview, predictions: Predictions | None) -> list[HeatMap]:
     found = []
-    if overview.image_similarity is not None and trial is not None:
-        note = f"Row: what the {trial.name} show. Column: the class whose cases they are compared with."
+    if overview.image_similarity is not None and predictions is not None:
+        note = f"Row: what the {predictions.name} show. Column: the class whose cases they are compared with."
         found.append(heat_map(overview.image_similarity, overview, "Images against cases", note))
     note = "Row and column: the classes whose cases are compared with each other, no case with itself."
     found.append(heat_map(overview.support_similarity, overview, "Cases against cases", note))

@@ -45,7 +45,7 @@ def render(page: Page) -> str:
         page=page,
         lead=_lead(page),
         contents=_contents(page),
-        figures=[] if page.trial is None else _figures(page.trial.figures),
+        figures=[] if page.predictions is None else _figures(page.predictions.quality),
         recorded=_recorded(page.config["figures"]),
         card=_card(page.config),
         preprocessing=_preprocessing(page.config["preprocessing"]),
@@ -77,14 +77,14 @@ def _lead(page: Page) -> str:
     classes, supports = len(page.overview.classes), len(page.supports)
     which = "which" if page.multi else "which one"
     sentence = f"Says {which} of {classes} classes an image shows, by comparing it with {supports} training images."
-    if page.trial is None:
+    if page.predictions is None:
         return sentence
-    figures, images = page.trial.figures, len(page.trial.samples)
+    figures, images = page.predictions.quality, len(page.predictions.samples)
     if page.multi:
         done = f"{100 * figures['per_label_accuracy']:.1f} % of its yes-or-no decisions were right"
     else:
         done = f"{100 * figures['accuracy']:.1f} % of its answers were right"
-    return f"{sentence} On {images} {page.trial.name}, {done}."
+    return f"{sentence} On {images} {page.predictions.name}, {done}."
 
 
 def _card(config: dict[str, Any]) -> "list[Markup]":

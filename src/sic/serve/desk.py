@@ -9,7 +9,6 @@ import torch
 
 from sic.clinic import Clinic, Edit, Outcome
 from sic.clinic.history import standing
-from sic.clinic.outcome import figures
 from sic.data.dataset import Sample
 from sic.directory import CONFIG, stored
 from sic.errors import SicError
@@ -107,7 +106,7 @@ class Desk:
         records = clinic.history()
         return about | {
             "problems": clinic.problems,
-            "figures": figures(clinic.examined, "validation"),
+            "figures": clinic.examined.predictions("validation").quality,
             "supports": [asdict(info) | {"shown": shown[info.index].image is not None} for info in clinic.list()],
             "history": [asdict(record) for record in records],
             "can_undo": len(standing(records)),

@@ -171,56 +171,39 @@ class Engine:
     def test_list(self, places: Sequence[int]) -> list[dict[str, Any]]:
         """Test images with their true classes and, where they have been looked at, the answer."""
         assert self.tests is not None
-        known, evidence = self.tests.evidence(self.model)
-        logits = dict(zip(known, self._logits(evidence), strict=True))
+        known, found = self.tests.predictions(self.model)
+        rows = {place: row for row, place in enumerate(known)}
         result = []
         for place in places:
             sample = self.tests.samples[place]
             truth = [self.model.classes[label] for label in sample.labels]
             entry: dict[str, Any] = {"test": place, "name": sample.id, "truth": truth, "answer": None, "right": None}
-            if place in logits:
-                found = (logits[place] >= 0).nonzero()[:, 0].tolist()
-                labels = found if self.model.config.task == "multi" else [int(logits[place].argmax())]
-                answer = [self.model.classes[label] for label in labels]
-                right = set(answer) == set(truth) if self.model.config.task == "multi" else answer[0] in truth
-                entry |= {"answer": answer, "right": right, "similar_case": bool(found)}
+            if place in rows:
+                row = rows[place]
+                entry |= {
+                    "answer": found.answer(row),
+                    "right": bool(found.right[row]),
+                    "similar_case": bool(found.similar_case[row]),
+                }
             result.append(entry)
         return result
 
     def relying(self, index: int) -> dict[str, Any]:
-        """The test images that are told to be of this support's class, those that it adds most to first; `needed`: the
-        answer would be another without it. As far as they have been looked at."""
-        support = self.support(index)
+        """The test images that rely on a support, as far as they have been embedded (`Predictions.relying_on`)."""
+        self.support(index)
         if self.tests is None:
             raise Refused(404, "The model's test images are not at hand, so nothing is known about who relies on it.")
-        known, evidence = self.tests.evidence(self.model)
-        logits = self._logits(evidence)
-        without = logits.clone()
-        without[:, support.label] -= evidence[:, index]
-        answers, needed = self._says(logits, support.label), self._says(without, support.label)
-        needed = answers & ~needed
-        ranked = sorted(answers.nonzero()[:, 0].tolist(), key=lambda row: -evidence[row, index].item())
-        entries = {entry["test"]: entry for entry in self.test_list([known[row] for row in ranked[:RELYING]])}
+        known, predictions = self.tests.predictions(self.model)
+        found = predictions.relying_on(index)
+        entries = self.test_list([known[one.row] for one in found[:RELYING]])
         return {
             **self.supports()[index],
             "looked_at": len(self.tests.latents),
             "of": len(self.tests.samples),
-            "answers": int(answers.sum()),
-            "needed": int(needed.sum()),
+            "answers": len(found),
+            "needed": sum(one.decisive for one in found),
             "images": [
-                {
-                    **entries[known[row]],
-                    "evidence": evidence[row, index].item(),
-                    "needed": bool(needed[row]),
-                }
-                for row in ranked[:RELYING]
+                {**entry, "evidence": one.evidence, "needed": one.decisive}
+                for entry, one in zip(entries, found, strict=False)
             ],
         }
-
-    def _logits(self, evidence: Tensor) -> Tensor:
-        return self.classifier.logits(evidence.to(self.model.device)).cpu()
-
-    def _says(self, logits: Tensor, label: int) -> Tensor:
-        """n×C logits → n, whether the answer is (or includes) this class."""
-        yes = logits[:, label] >= 0
-        return yes if self.model.config.task == "multi" else yes & (logits.argmax(dim=1) == label)

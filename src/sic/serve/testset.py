@@ -15,6 +15,7 @@ from sic.errors import SicError
 from sic.evaluate.held_out import held_out
 from sic.explain import Latents
 from sic.model import Model
+from sic.predictions import Predictions
 
 BATCH = 16
 
@@ -59,13 +60,13 @@ class TestSet:
         vectors = torch.stack([latent for _, latent in known]).to(model.device)
         return Latents([sample.id for sample, _ in known], [sample.labels for sample, _ in known], vectors)
 
-    def evidence(self, model: Model) -> tuple[list[int], Tensor]:
-        """Positions of the images looked at, n, and their evidence, n×S."""
+    @torch.no_grad()
+    def predictions(self, model: Model) -> tuple[list[int], Predictions]:
+        """Positions of the images looked at, and what the model says about them."""
         places = [place for place, latent in enumerate(self.latents) if latent is not None]
         known = self.embedded(model)
-        if known is None:
-            return [], torch.zeros(0, len(model.supports))
-        return places, model.sic.evidence(known.vectors).cpu()
+        latents = torch.zeros(0, model.config.latent) if known is None else known.vectors
+        return places, model.predictions_of([self.samples[place] for place in places], latents)
 
 
 def find(folder: Path, model: Model) -> TestSet | str:

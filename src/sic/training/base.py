@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from sic.bcos import fade
-from sic.data.labels import average_precisions, mean_precision, split_targets
 from sic.data.transforms import TrainingTransform
 from sic.errors import SicError
 from sic.methods import Classifier
+from sic.predictions import Answers
 from sic.training.batches import Batch
 from sic.training.losses import binary_loss, softmax_loss
 from sic.training.ranks import gathered
@@ -169,11 +169,8 @@ class Training(lightning.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         logits, targets = (gathered(torch.cat(part).to(self.device)).cpu() for part in zip(*self._outputs, strict=True))
-        if self.multi_label:
-            score = mean_precision(average_precisions(logits, targets))
-        else:
-            # An image may have several right answers (a bird that lacks parts): any of them counts.
-            score = split_targets(targets)[0].gather(1, logits.argmax(1, keepdim=True)).mean().item()
+        answers = Answers(logits, "multi" if self.multi_label else "single", self.classifier.loss)
+        score = answers.main_score(targets)
         self.figures = {
             "train_loss": torch.stack(self._losses).mean().item() if self._losses else float("nan"),
             "val_loss": self.loss(logits, targets).item(),

@@ -1,0 +1,190 @@
+"""What a model predicts for images, and the one rule that turns its logits into answers.
+
+A class is *found* in an image where its probability reaches 50 %. The *answer* is the class of the highest logit where
+an image has one label, and all classes found where it may have several. An image in which no class is found has *no
+similar case*: its answer is shown, but should not be relied on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sic.data.dataset import Sample, Task
+from sic.data.labels import average_precisions, mean_precision, split_targets, targets
+from sic.methods import Loss, odds, probabilities
+
+THRESHOLD = 0.5
+"""Probability from which a class is found, the same for every class."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers that n×C logits stand for."""
+
+    logits: Tensor
+    task: Task
+    loss: Loss = "bce"
+    """Decides what the probabilities are: sigmoids (bce) or a softmax (ce)."""
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """n×C, in double precision."""
+        return probabilities(self.logits.double(), self.loss)
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """n×C, 0 at a probability of 50 %: the logits, or log odds where the classes compete."""
+        return odds(self.probabilities) if self.loss == "ce" else self.logits
+
+    @cached_property
+    def found(self) -> Tensor:
+        """n×C, bool: the classes found."""
+        return self.probabilities >= THRESHOLD
+
+    @cached_property
+    def similar_case(self) -> Tensor:
+        """n, bool: whether any class is found."""
+        return self.found.any(dim=1)
+
+    @cached_property
+    def nearest(self) -> Tensor:
+        """n: the class of the highest logit (the probabilities of very sure answers are all 1)."""
+        return self.logits.argmax(dim=1)
+
+    @cached_property
+    def answers(self) -> Tensor:
+        """n×C, bool: the classes of each answer; exactly one for single labels."""
+        if self.task == "multi":
+            return self.found
+        return torch.zeros_like(self.found).scatter(1, self.nearest[:, None], True)
+
+    @property
+    def accepted(self) -> Tensor:
+        """n×C, bool: the answers that have a similar case."""
+        return self.answers & self.similar_case[:, None]
+
+    @cached_property
+    def labels(self) -> list[list[int]]:
+        """The classes of each answer, in the model's order."""
+        return [row.nonzero()[:, 0].tolist() for row in self.answers]
+
+    def mistakes(self, wanted: Tensor) -> Tensor:
+        """n: wrong labels of each image, given n×C targets; unsure ones (NaN) do not count.
+
+        Single labels: 0 or 1. Where several answers are right (a bird that lacks parts), any of them is.
+        """
+        truth, counts = split_targets(wanted.to(self.logits.device))
+        if self.task == "multi":
+            return ((self.answers != truth.bool()) & counts).sum(dim=1)
+        return 1 - (self.answers & truth.bool()).sum(dim=1)
+
+    def main_score(self, wanted: Tensor) -> float:
+        """Accuracy, or mean average precision for several labels: the figure by which models are chosen."""
+        if self.task == "multi":
+            return mean_precision(average_precisions(self.scores, wanted))
+        return (self.mistakes(wanted) == 0).float().mean().item()
+
+    def figures(self, wanted: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+        """How good the answers are, as kept in `config.json`.
+
+        single: `accuracy` and `balanced_accuracy` (mean over classes of the share of their images that are right).
+        multi: `map` and the `average_precision` of each class; `exact_match`, the share of images with every label
+        right; `per_label_accuracy`, the share of all yes-or-no decisions that are right (the paper's accuracy on VOC).
+        """
+        figures: dict[str, Any] = {"images": len(wanted), "similar_case": self.similar_case.float().mean().item()}
+        truth, counts = split_targets(wanted)
+        mistakes = self.mistakes(wanted)
+        if self.task == "single":
+            # An image with several right answers is shared by their classes.
+            shares = truth / truth.sum(dim=1, keepdim=True).clamp_min(1)
+            shown = shares.any(dim=0)
+            recall = (shares * (1 - mistakes[:, None])).sum(dim=0)[shown] / shares.sum(dim=0)[shown]
+            accuracy = self.main_score(wanted)
+            return {"accuracy": accuracy, "balanced_accuracy": recall.mean().item(), **figures}
+        precisions = average_precisions(self.scores, wanted)
+        return {
+            "map": mean_precision(precisions),
+            "per_label_accuracy": ((counts.sum() - mistakes.sum()) / counts.sum()).item(),
+            "exact_match": (mistakes == 0).float().mean().item(),
+            "threshold": THRESHOLD,
+            "average_precision": dict(zip(classes, precisions, strict=True)),
+            **figures,
+        }
+
+
+@dataclass(frozen=True)
+class Reliance:
+    """An image whose accepted answer is a support's class."""
+
+    row: int
+    evidence: float
+    """What the support adds to the logit."""
+    share: float
+    """Of all evidence for the class."""
+    decisive: bool
+    """Without the support, the class would not be an accepted answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions(Answers):
+    """The answers to labelled images, with what they are made of. Everything is on the CPU."""
+
+    classes: Sequence[str]
+    samples: Sequence[Sample]
+    evidence: Tensor
+    """n×S; n×0 where a method has no supports."""
+    owners: Tensor
+    """S: the class of each support."""
+    latents: Tensor | None = None
+    """n×d; None where a method has none."""
+    name: str = "images"
+    """Which images of which data, for people."""
+    caution: str | None = None
+    """Why the images are no fair test."""
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """n×C, NaN where a sample is unsure."""
+        return targets(self.samples, len(self.classes))
+
+    @cached_property
+    def right(self) -> Tensor:
+        """n, bool: no label is wrong."""
+        return self.mistakes(self.targets) == 0
+
+    @cached_property
+    def quality(self) -> dict[str, Any]:
+        """The `figures` of these images."""
+        return self.figures(self.targets, self.classes)
+
+    def answer(self, row: int) -> list[str]:
+        """The names of the classes of an answer."""
+        return [self.classes[label] for label in self.labels[row]]
+
+    def truth(self, row: int) -> list[str]:
+        """The names of the classes that an image shows."""
+        return [self.classes[label] for label in self.samples[row].labels]
+
+    def relying_on(self, support: int) -> list[Reliance]:
+        """The images whose accepted answer is (or includes) the class of a SIC support, the most evidence first.
+
+        An image without a similar case relies on nothing, whatever class is nearest.
+        """
+        label = int(self.owners[support])
+        mine = self.evidence[:, support]
+        without = self.logits.clone()
+        without[:, label] -= mine
+        kept = Answers(without, self.task, self.loss).accepted[:, label]
+        total = self.evidence[:, self.owners == label].sum(dim=1).clamp_min(1e-12)
+        found = [
+            Reliance(row, mine[row].item(), (mine[row] / total[row]).item(), not kept[row])
+            for row in self.accepted[:, label].nonzero()[:, 0].tolist()
+        ]
+        return sorted(found, key=lambda reliance: -reliance.evidence)

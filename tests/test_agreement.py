@@ -1,0 +1,174 @@
+"""`predict`, `evaluate`, `report`, the clinic and the viewer say the same about the same images."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from sic.clinic import Clinic
+from sic.data.dataset import Task
+from sic.methods import Loss
+from sic.report import gather
+from tests.cli.conftest import Sic, here
+from tests.serve.conftest import Served, draw_splits, make_model
+
+V1 = "/api/v1"
+SIC = Sic(here)
+
+
+@dataclass
+class Said:
+    """What one part of the program says about one image."""
+
+    labels: list[str]
+    similar_case: bool
+    evidence: np.ndarray
+    """By support."""
+
+
+@dataclass
+class Setting:
+    """A model whose answers lie on both sides of 50 %, and what `sic predict` says about its test images."""
+
+    served: Served
+    expected: dict[str, Said]
+
+    def agrees(self, others: dict[str, Said]) -> None:
+        assert others.keys() == self.expected.keys()
+        for name, one in self.expected.items():
+            other = others[name]
+            assert (other.labels, other.similar_case) == (one.labels, one.similar_case), name
+            np.testing.assert_allclose(other.evidence, one.evidence, atol=1e-4, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_splits(tmp_path_factory.mktemp("agreement data"))
+
+
+@pytest.fixture(
+    scope="module", params=[("single", "bce"), ("single", "ce"), ("multi", "bce"), ("multi", "ce")], ids="-".join
+)
+def setting(request: pytest.FixtureRequest, splits: Path, tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    task: Task
+    loss: Loss
+    task, loss = request.param
+    served = make_model(tmp_path_factory.mktemp("agreement") / "model", splits, task, loss)
+    paths = {str(sample.path): sample.id for sample in served.tests.samples}
+    told = SIC.json("predict", served.folder, *paths)["images"]
+    expected = {paths[entry["image"]]: _said(entry) for entry in told}
+    assert len({said.similar_case for said in expected.values()}) == 2
+    return Setting(served, expected)
+
+
+def _said(entry: dict[str, Any]) -> Said:
+    values = sorted((one["support"], one["value"]) for one in entry["evidence"])
+    return Said(entry["labels"], entry["similar_case"], np.array([value for _, value in values]))
+
+
+def _predictions(found: Any) -> dict[str, Said]:
+    return {
+        sample.id: Said(found.answer(row), bool(found.similar_case[row]), found.evidence[row].numpy())
+        for row, sample in enumerate(found.samples)
+    }
+
+
+@pytest.fixture
+def client(setting: Setting) -> Iterator[TestClient]:
+    with setting.served.client() as client:
+        yield client
+
+
+def test_evaluate(setting: Setting, splits: Path) -> None:
+    told = SIC.json("evaluate", setting.served.folder, "--only", "accuracy", "--device", "cpu")
+    model, expected = setting.served.model, setting.expected
+    truth = {sample.id: [model.classes[label] for label in sample.labels] for sample in setting.served.tests.samples}
+    similar = np.mean([said.similar_case for said in expected.values()])
+    assert told["images"] == len(expected) and told["accuracy"]["similar_case"] == pytest.approx(similar)
+    right = np.mean([said.labels == truth[name] for name, said in expected.items()])
+    assert told["accuracy"]["accuracy" if model.config.task == "single" else "exact_match"] == pytest.approx(right)
+    for row in told["accuracy"]["per_class"]:
+        found = [name for name in expected if row["class"] in truth[name]]
+        recall = np.mean([row["class"] in expected[name].labels for name in found])
+        assert row["recall"] == pytest.approx(recall)
+
+
+def test_report(setting: Setting) -> None:
+    model = setting.served.model
+    page = gather(model, setting.served.folder, model.predictions(setting.served.tests.samples), cases=4)
+    setting.agrees(_predictions(page.predictions))
+    for group in page.groups:
+        for case in group.cases:
+            one = setting.expected[case.id]
+            assert case.similar_case == one.similar_case and case.explanation.labels == one.labels
+            for explained in case.explanation.classes:
+                for shown in explained.cases:
+                    assert shown.evidence == pytest.approx(one.evidence[shown.index], abs=1e-4)
+
+
+def test_clinic(setting: Setting) -> None:
+    clinic = Clinic(setting.served.folder)
+    setting.agrees(_predictions(clinic.examined.predictions("test")))
+    model = setting.served.model
+    for index, support in enumerate(model.supports):
+        relying = {one.id: one.evidence for one in clinic.relying_on(index) if one.split == "test"}
+        expected = {
+            name: said.evidence[index]
+            for name, said in setting.expected.items()
+            if said.similar_case and model.classes[support.label] in said.labels
+        }
+        assert relying == pytest.approx(expected, abs=1e-4)
+
+
+def test_figures_of_an_edit_follow_the_rule(setting: Setting, tmp_path: Path) -> None:
+    """An edit writes the figures of the new supports into `config.json`: as `sic evaluate` measures them."""
+    import shutil
+
+    folder = shutil.copytree(setting.served.folder, tmp_path / "edited")
+    SIC.json("supports", folder, "drop", 0)
+    told = SIC.json("evaluate", folder, "--only", "accuracy", "--device", "cpu")["accuracy"]
+    from sic.directory import read_config
+
+    written = read_config(folder)[0].figures["test"]
+    assert written["similar_case"] == pytest.approx(told["similar_case"])
+    score = "accuracy" if setting.served.model.config.task == "single" else "exact_match"
+    assert written[score] == pytest.approx(told[score])
+
+
+def test_serve(setting: Setting, client: TestClient) -> None:
+    samples = setting.served.tests.samples
+    uploads = {}
+    for sample in samples:
+        files = {"image": (sample.path.name, sample.path.read_bytes())}
+        uploads[sample.id] = _said(client.post(f"{V1}/predict", files=files).json()["images"][0])
+    setting.agrees(uploads)
+    while (listed := client.get(f"{V1}/tests?limit=100").json())["looked_at"] < len(samples):
+        pass
+    for entry in listed["images"]:
+        one = setting.expected[entry["name"]]
+        assert (entry["answer"], entry["similar_case"]) == (one.labels, one.similar_case)
+        assert entry["right"] == (one.labels == entry["truth"])
+
+
+def test_viewer_and_clinic_name_the_same_reliance(setting: Setting, client: TestClient) -> None:
+    clinic, samples = Clinic(setting.served.folder), setting.served.tests.samples
+    while client.get(f"{V1}/tests").json()["looked_at"] < len(samples):
+        pass
+    for index in range(len(setting.served.model.supports)):
+        told = client.get(f"{V1}/supports/{index}/relying").json()
+        relying = {one.id: one.decisive for one in clinic.relying_on(index) if one.split == "test"}
+        assert told["answers"] == len(relying) and told["needed"] == sum(relying.values())
+        assert {image["name"]: image["needed"] for image in told["images"]}.items() <= relying.items()
+
+
+def test_explain(setting: Setting, client: TestClient, tmp_path: Path) -> None:
+    sample = setting.served.tests.samples[0]
+    one = setting.expected[sample.id]
+    alone = SIC.json("explain", setting.served.folder, sample.path, "--out", tmp_path / "why.png")["images"][0]
+    shown = client.post(f"{V1}/explain?test=0").json()["images"][0]
+    for told in (alone, shown):
+        assert (told["labels"], told["similar_case"]) == (one.labels, one.similar_case)
