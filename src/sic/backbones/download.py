@@ -3,9 +3,8 @@
 import errno
 import hashlib
 import re
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import torch
+from filelock import FileLock
 
 from sic.errors import SicError
 
@@ -42,9 +42,12 @@ def fetch(url: str, sha256_prefix: str, progress: Progress | None = None) -> Pat
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(path.with_name(f"{path.name}.lock")):
+            lock = path.with_name(f"{path.name}.lock")
+            with FileLock(lock):
                 if not path.exists():  # else another process has fetched it meanwhile
                     _download(url, sha256_prefix, path, progress)
+                with suppress(OSError):  # not while it is open on Windows
+                    lock.unlink()  # whoever waits for it locks a new file and finds `path`
         if not _matches(path, sha256_prefix):
             wrong = f"{path} is not what {url} should give (its SHA-256 does not start with {sha256_prefix})"
             raise SicError(f"{wrong}; delete it or put the right one there.")
@@ -109,21 +112,6 @@ def _chunks(url: str, have: int) -> Iterator[tuple[int, int, bytes]]:
         raise
     except (OSError, HTTPException) as error:
         raise _Broken(_words(error)) from error
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """One process at a time, by a lock that the system drops with its holder."""
-    if sys.platform == "win32":  # has no flock: there, as on file systems without locks, the SHA-256 has the last word
-        yield
-        return
-    import fcntl
-
-    with lock.open("w") as file:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-        lock.unlink(missing_ok=True)  # only once the file is there: who waits for this lock looks for it first
 
 
 def _matches(path: Path, sha256_prefix: str) -> bool:

@@ -27,6 +27,7 @@ from sic.methods import Classifier, method
 from sic.supports import Support
 from sic.training.base import Training
 from sic.training.batches import TrainingBatches, Views, training_loader, view_loader
+from sic.training.checkpoints import BEST, LAST, WholeCheckpoints, checkpoint_folder, read_checkpoint, starting_point
 from sic.training.history import History, Reporter, Silent
 from sic.training.losses import positive_weights
 from sic.training.material import Images, Material, gather
@@ -38,7 +39,7 @@ from sic.training.settings import Settings, from_json, loader_workers
 from sic.training.start import origin, published_weights, start_from
 from sic.training.together import LostProcess, SharingOut, lost, strategy
 
-HISTORY, CHECKPOINTS = "history.csv", "checkpoints"
+HISTORY = "history.csv"
 TRAININGS: dict[str, type[Training]] = {"sic": SICTraining, "nwhead": NWHeadTraining, "protopnet": ProtoPNetTraining}
 """Methods that are not trained like any classifier."""
 
@@ -77,6 +78,7 @@ def fit(
     _set_up_libraries(settings.seed)
     folder.mkdir(parents=True, exist_ok=True)
     cache = folder / ("pixels.bin" if machines.first else f"pixels-{machines.rank}.bin")
+    cache.unlink(missing_ok=True)
     try:
         load = published_weights(settings, reporter)
         material = gather(data, settings, cache, workers, reporter)
@@ -96,7 +98,10 @@ def fit(
             _optimise(module, data, settings, material, folder, resume, workers, reporter, machines)
         if not machines.first:
             raise SystemExit(0)
-        best = torch.load(folder / CHECKPOINTS / "best.ckpt", map_location="cpu", weights_only=True)
+        found = read_checkpoint(checkpoint_folder(folder), (BEST, LAST), reporter)
+        if found is None:
+            raise SicError(f"{folder} has lost its checkpoints; start anew with another --out.")
+        best = found[1]
         module.load_state_dict(best["state_dict"])
         supports = _describe_cases(module, material.train, settings, data.classes)
         classifier = _finished(module.classifier, config)
@@ -262,7 +267,8 @@ def _optimise(
     embedded = Views(material.train, train_targets, preprocessing)
     module.embedding = view_loader(embedded, workers)
     validation = Views(material.validation, Targets(material.validation.samples, classes), preprocessing)
-    checkpoints = folder / CHECKPOINTS
+    checkpoints = checkpoint_folder(folder)
+    start, epochs_done = starting_point(checkpoints, reporter) if resume else (None, 0)
     common: dict[str, Any] = {
         "dirpath": checkpoints,
         "enable_version_counter": False,
@@ -285,25 +291,23 @@ def _optimise(
         callbacks=[
             SharingOut([batches, embedded, validation]),
             History(folder / HISTORY, reporter),
-            ModelCheckpoint(filename="best", monitor="val_rank", mode="max", **common),
+            ModelCheckpoint(filename=BEST, monitor="val_rank", mode="max", **common),
             # After the best one, so that it knows which that is.
-            ModelCheckpoint(filename="last", **common),
+            ModelCheckpoint(filename=LAST, **common),
         ],
+        plugins=[WholeCheckpoints()],
         default_root_dir=folder,
         num_sanity_val_steps=0,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    last = checkpoints / "last.ckpt"
-    goes_on = resume and last.is_file()
-    first = torch.load(last, map_location="cpu", weights_only=True)["epoch"] + 1 if goes_on else 0
     try:
         trainer.fit(
             module,
-            training_loader(batches, workers, first),
+            training_loader(batches, workers, epochs_done),
             view_loader(validation, workers),
-            ckpt_path=last if goes_on else None,
+            ckpt_path=start,
             weights_only=True,
         )
     except SystemExit:  # Lightning's answer to Ctrl-C

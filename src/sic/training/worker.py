@@ -1,6 +1,5 @@
 """Processes that train: a trial alone with its log, a GPU or a share of the cores for each, ended as Ctrl-C would."""
 
-import fcntl
 import os
 import re
 import signal
@@ -10,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+from filelock import lock_descriptor
 
 from sic.training.grid import Point
 
@@ -41,12 +42,10 @@ def locked_log(folder: Path) -> IO[bytes] | None:
     """The log beside a trial's folder, open and ours alone; None if a process that trains there has it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.with_name(f"{folder.name}.log").open("ab")
-    try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        log.close()
-        return None
-    return log
+    if lock_descriptor(log.fileno(), blocking=False):  # the process that writes to it inherits the lock
+        return log
+    log.close()
+    return None
 
 
 def stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:

@@ -1,0 +1,90 @@
+"""A checkpoint is whole or not there, and a damaged one is replaced by the next best."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import sic
+from sic.errors import SicError
+from sic.training import fit
+from sic.training.checkpoints import BEST, LAST, WholeCheckpoints, checkpoint_folder, read_checkpoint
+from sic.training.history import Silent
+from tests.training.test_fit import Interrupting, outputs, small
+
+
+class Listening(Silent):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, sentence: str) -> None:
+        self.warnings.append(sentence)
+
+
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(tmp_path: Path) -> None:
+    """Killed at the moment of the rename, with everything written: also where TMPDIR is another file system."""
+    file = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    WholeCheckpoints().save_checkpoint({"epoch": 1, "state_dict": {}}, file)
+    script = f"""
+import os, pathlib, signal
+pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+import shutil
+shutil.move = shutil.copyfile = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from sic.training.checkpoints import WholeCheckpoints
+WholeCheckpoints().save_checkpoint({{"epoch": 2, "state_dict": {{}}}}, {str(file)!r})
+"""
+    environment = {**os.environ, "TMPDIR": "/dev/shm"} if Path("/dev/shm").is_dir() else None
+    done = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert torch.load(file, weights_only=True)["epoch"] == 1
+    left = [path for path in file.parent.iterdir() if path != file]
+    assert len(left) == 1  # written beside the target, on the same file system
+    assert [path.name for path in checkpoint_folder(tmp_path / "run").iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_resume_falls_back_to_the_best_checkpoint_and_says_so(bird_folders: Path, tmp_path: Path, share: float) -> None:
+    data = sic.data.open(bird_folders)
+    settings, folder = small(data, epochs=3), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fit(data, settings, folder, workers=0, reporter=Interrupting(12))
+    last = folder / "checkpoints" / "last.ckpt"
+    whole = last.read_bytes()
+    best = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["epoch"] + 1
+    last.write_bytes(whole[: int(share * len(whole))])
+    listening = Listening()
+    fit(data, settings, folder, workers=0, resume=True, reporter=listening)
+    assert [f"best.ckpt of epoch {best} is used instead" in words for words in listening.warnings].count(True) == 1
+    fit(data, settings, tmp_path / "whole", workers=0)
+    assert torch.equal(outputs(tmp_path / "whole", bird_folders), outputs(folder, bird_folders))
+
+
+def test_without_any_readable_checkpoint_it_is_one_sentence(tmp_path: Path) -> None:
+    assert read_checkpoint(tmp_path, (LAST, BEST), Silent()) is None
+    (tmp_path / "last.ckpt").write_bytes(b"")
+    (tmp_path / "best.ckpt").write_bytes(b"PK\3\4")
+    with pytest.raises(SicError, match="last.ckpt and .*best.ckpt cannot be read any more"):
+        read_checkpoint(tmp_path, (LAST, BEST), Silent())
+    torch.save({"epoch": 4}, tmp_path / "best.ckpt")
+    listening = Listening()
+    found = read_checkpoint(tmp_path, (LAST, BEST), listening)
+    assert found is not None and found[0].name == "best.ckpt" and "epoch 5" in listening.warnings[0]
+
+
+@pytest.mark.slow
+def test_no_checkpoint_goes_through_a_link(bird_folders: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "run" / "pixels.bin").symlink_to(tmp_path / "victim")
+    data = sic.data.open(bird_folders)
+    with pytest.raises(SicError, match="is a link"):
+        fit(data, small(data, epochs=1), tmp_path / "run", workers=0)
+    assert not any((tmp_path / "elsewhere").iterdir())
+    assert (tmp_path / "victim").read_text() == "mine"
