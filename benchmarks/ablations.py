@@ -15,7 +15,8 @@ from typing import Any
 from command import as_typed, draw_birds, sic
 
 from sic import load
-from sic.evaluate.compare import Metric, cell
+from sic.evaluate.compare import cell
+from sic.evaluate.metrics import METRICS, Metric
 
 VARIANTS: dict[str, list[str]] = {
     "SIC as it is (3 supports, B = 2, T = 1)": [],
@@ -34,14 +35,8 @@ VARIANTS: dict[str, list[str]] = {
     "random images instead of nearest": ["--inference-supports", "random"],
     "recipe of the paper": ["--recipe", "paper", "--augmentation", "affine"],
 }
-COLUMNS = {
-    "accuracy": Metric("accuracy", percent=True),
-    "similar_case": Metric("resembles a case", percent=True),
-    "Com": Metric("completeness"),
-    "Cor": Metric("correctness"),
-    "Con": Metric("contrastivity"),
-    "negative_mass": Metric("negative share of supports", percent=True),
-}
+NEGATIVE = Metric("negative_mass", "negative share of supports", "negative contributions", False, percent=True)
+COLUMNS = (*(METRICS[key] for key in ("accuracy", "similar_case", "Com", "Cor", "Con")), NEGATIVE)
 
 
 def measured(name: str, seed: int, birds: Path, runs: Path, flags: list[str]) -> dict[str, Any]:
@@ -62,11 +57,11 @@ def measured(name: str, seed: int, birds: Path, runs: Path, flags: list[str]) ->
 
 def table(runs: list[dict[str, Any]]) -> str:
     """Markdown: mean and, over several seeds, standard deviation."""
-    titles = " | ".join(kind.title for kind in COLUMNS.values())
+    titles = " | ".join(metric.heading for metric in COLUMNS)
     lines = [f"| | {titles} |", "|---" * (len(COLUMNS) + 1) + "|"]
     for name in dict.fromkeys(run["variant"] for run in runs):
         own = [run for run in runs if run["variant"] == name]
-        cells = [cell([run[key] for run in own]).text(kind) for key, kind in COLUMNS.items()]
+        cells = [cell([run[metric.key] for run in own]).text(metric) for metric in COLUMNS]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -32,8 +32,8 @@ from sic.cli.jobs import Job, run_jobs
 from sic.data.funnybirds import PARTS, class_parts, open_funnybirds, visible_parts
 from sic.directory import CONFIG, RUN, read_config
 from sic.evaluate.compare import Values, cell
-from sic.evaluate.plots import save
-from sic.report.radar import FUNNYBIRDS, funnybirds_radar
+from sic.evaluate.metrics import FUNNYBIRDS
+from sic.evaluate.plots import radar, save
 
 METHODS = "sic,bcos,blackbox,nwhead,protopnet,protopnet:box,bagnet"
 PRETRAINED = [
@@ -150,8 +150,11 @@ def main() -> None:
         for method, values in every.items()
     }
     if name == "funnybirds":
-        rings = {method: {key: cell(values[key]).mean for key in FUNNYBIRDS} for method, values in every.items()}
-        save(funnybirds_radar(rings, "sic and bcos: opacity of colour pictures"), arguments.out / "funnybirds.png")
+        rings = {
+            method: {one.key: cell(values[one.key]).mean for one in FUNNYBIRDS} for method, values in every.items()
+        }
+        note = "sic and bcos: opacity of colour pictures"
+        save(radar(rings, FUNNYBIRDS, "FunnyBirds", note), arguments.out / "funnybirds.png")
     content = {
         "command": as_typed(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",

@@ -3,6 +3,7 @@
 from typing import Any
 
 from sic.backbones.weights import terms
+from sic.evaluate.metrics import ACCURACY
 
 USE = """```python
 import sic
@@ -56,8 +57,8 @@ def _method(config: dict[str, Any]) -> str:
 
 
 def _line(figures: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in figures.items()
-        if not isinstance(value, dict)
-    )
+    known = [metric for metric in ACCURACY if isinstance(figures.get(metric.key), float)]
+    parts = [f"{metric.title} {metric.text(figures[metric.key])}" for metric in known]
+    images = f" ({figures['images']} images)" if "images" in figures else ""
+    note = f"; {figures['note']}" if figures.get("note") else ""
+    return f"{', '.join(parts)}{images}{note}"

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from sic.evaluate.compare import METRICS, cell, collect, headline, latex, markdown, summary, table, tidy_csv
+from sic.evaluate.compare import cell, collect, latex, markdown, summary, table, tidy_csv
+from sic.evaluate.metrics import METRICS, headline
 
 
 def evaluation(accuracy: float, deletion: float, alpha: bool = True) -> dict[str, Any]:
@@ -74,10 +75,10 @@ def test_mean_and_spread(methods: dict[str, Any]) -> None:
 
 
 def test_who_is_best(methods: dict[str, Any]) -> None:
-    best = {row.name: row.best for row in table(methods)}
+    best = {row.metric.key: row.best for row in table(methods)}
     assert best["accuracy"] == {"sic"}
     assert best["ece"] == best["threshold"] == best["BI"] == frozenset()  # equal, no better one, equal
-    rows = {row.name: row for row in table(collect({"a": [evaluation(0.5, 0.1)], "b": [evaluation(0.5, 0.2)]}))}
+    rows = {row.metric.key: row for row in table(collect({"a": [evaluation(0.5, 0.1)], "b": [evaluation(0.5, 0.2)]}))}
     assert rows["deletion"].best == {"a"} and rows["randomised"].best == frozenset()
     assert "Cor" not in rows and "TS" not in rows
 

@@ -9,8 +9,8 @@ from PIL import Image
 
 from sic.evaluate.calibration import calibration_figures
 from sic.evaluate.compare import collect, table
-from sic.evaluate.plots import bars, confusion, draw, reliability, removal, save
-from sic.report.radar import FUNNYBIRDS, PALETTE, funnybirds_radar
+from sic.evaluate.metrics import FUNNYBIRDS
+from sic.evaluate.plots import bars, confusion, draw, radar, reliability, removal, save
 from tests.evaluate.test_compare import evaluation
 
 CURVES = {
@@ -62,8 +62,8 @@ def test_curves_of_deletion() -> None:
 
 
 def test_the_radar(tmp_path: Path) -> None:
-    whole = dict(zip(FUNNYBIRDS, np.linspace(0.1, 0.8, 8).tolist(), strict=True))
-    figure = funnybirds_radar({"one": whole, "two": {**whole, "TS": None}})
+    whole = dict(zip([metric.key for metric in FUNNYBIRDS], np.linspace(0.1, 0.8, 8).tolist(), strict=True))
+    figure = radar({"one": whole, "two": {**whole, "TS": None}}, FUNNYBIRDS, "FunnyBirds")
     polygons = figure.axes[0].lines
     assert polygons[0].get_ydata().tolist() == pytest.approx([*whole.values(), whole["A"]])
     assert np.isnan(polygons[1].get_ydata()[7])
@@ -73,7 +73,7 @@ def test_the_radar(tmp_path: Path) -> None:
 
 def test_bars_of_methods() -> None:
     methods = collect({"a": [evaluation(0.9, 0.1), evaluation(0.8, 0.3)], "b": [evaluation(0.7, 0.2, alpha=False)]})
-    figure = bars(table(methods), methods, PALETTE)
+    figure = bars(table(methods), methods)
     shown = {axes.get_title(): axes for axes in figure.axes if axes.get_visible()}
     assert "accuracy ↑" in shown and "deletion (area) ↓" in shown
     assert not any("alpha" in title or "threshold" in title for title in shown)

@@ -277,8 +277,8 @@ def _report(entries: list[Entry], results: dict[str, list[dict[str, Any]]], sett
 def _write(report: dict[str, Any], out: Path) -> list[Path]:
     """The comparison as JSON, Markdown, CSV and LaTeX, and the plots."""
     from sic.evaluate.compare import latex, markdown, table, tidy_csv
-    from sic.evaluate.plots import bars, save
-    from sic.report.radar import FUNNYBIRDS, PALETTE, funnybirds_radar
+    from sic.evaluate.metrics import FUNNYBIRDS
+    from sic.evaluate.plots import bars, radar, save
 
     methods: dict[str, Values] = report["methods"]
     rows = table(methods)
@@ -293,11 +293,11 @@ def _write(report: dict[str, Any], out: Path) -> list[Path]:
     for suffix, text in texts.items():
         files.append(out / f"{COMPARISON}.{suffix}")
         files[-1].write_text(text, encoding="utf-8")
-    files.append(save(bars(rows, methods, PALETTE), out / "bars.png"))
-    if any(row.name == "SD" for row in rows):
-        rings = {name: {key: found[key]["mean"] for key in FUNNYBIRDS} for name, found in report["summary"].items()}
+    files.append(save(bars(rows, methods), out / "bars.png"))
+    if any(row.metric.key == "SD" for row in rows):
+        rings = {name: {key: cell["mean"] for key, cell in found.items()} for name, found in report["summary"].items()}
         note = "means over seeds; importance of a part: the sum of its contributions"
-        files.append(save(funnybirds_radar(rings, note), out / "radar.png"))
+        files.append(save(radar(rings, FUNNYBIRDS, "FunnyBirds", note), out / "radar.png"))
     return files
 
 
@@ -311,7 +311,7 @@ def _show(report: dict[str, Any]) -> None:
     for name, seeds in report["seeds"].items():
         shown.add_column(f"{name}\n{len(seeds)} seed{'s' if len(seeds) > 1 else ''}", justify="right")
     for row in rows:
-        texts = {method: found.text(row.kind) for method, found in row.cells.items()}
+        texts = {method: found.text(row.metric) for method, found in row.cells.items()}
         bold = [styled(text, "bold") if method in row.best else text for method, text in texts.items()]
-        shown.add_row(row.kind.title, *bold)
+        shown.add_row(row.metric.heading, *bold)
     OUT.print(shown)

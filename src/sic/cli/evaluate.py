@@ -1,20 +1,32 @@
 """`sic evaluate`: how good a model and its explanations are, by every protocol that applies."""
 
+from collections.abc import Mapping
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from sic.cli.console import OUT, Talker, print_json
-from sic.cli.evaluation_tables import show
+from sic.cli.console import OUT, Talker, print_json, styled
 from sic.errors import SicError
+from sic.evaluate.metrics import (
+    ACCURACY,
+    EVALUATION,
+    FAITHFULNESS,
+    FUNNYBIRDS,
+    FUNNYBIRDS_SUMMARY,
+    KINDS,
+    funnybirds_values,
+    localisation_shares,
+)
 
 if TYPE_CHECKING:
     from sic.evaluate.suite import Suite
     from sic.model import Model
 
-EVALUATION = "evaluation.json"
+CLASSES = 12
+"""Rows of the table of classes; those with the lowest recall are shown."""
 Only = Annotated[
     str | None,
     typer.Option(help="Some protocols: accuracy,funnybirds,localisation,faithfulness,unfamiliar. Default: all."),
@@ -115,17 +127,124 @@ def open_suite(
 
 def _write(result: dict[str, Any], classes: list[str], folder: Path) -> list[Path]:
     """The JSON and the plots, which are returned."""
-    from sic.evaluate.funnybirds import eight
-    from sic.evaluate.interventions import KINDS
-    from sic.evaluate.plots import draw, save
+    from sic.evaluate.plots import draw
     from sic.files import write_atomically
-    from sic.report.radar import funnybirds_radar
 
     folder.mkdir(parents=True, exist_ok=True)
     text = dumps(result, indent=1, ensure_ascii=False)
     write_atomically(folder / EVALUATION, lambda path: path.write_text(text, encoding="utf-8"))
-    drawn = draw(result, classes, folder)
-    if birds := result.get("funnybirds"):
-        rings = {kind: eight(birds, kind) for kind in KINDS if kind in birds}
-        drawn.append(save(funnybirds_radar(rings, f"{birds['images']} test images"), folder / "radar.png"))
-    return drawn
+    return draw(result, classes, folder)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Print one table for each protocol, then the protocols that do not apply."""
+    OUT.print(f"{result['images']} {result['data']}")
+    for name, table in TABLES.items():
+        if name in result:
+            OUT.print(table(result[name]))
+    if "accuracy" in result:
+        OUT.print(_classes(result["accuracy"]["per_class"]))
+    for name, reason in result["left_out"].items():
+        OUT.print(f"{name}: not measured, {reason}.")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
+    return table
+
+
+def _accuracy(found: Mapping[str, Any]) -> Table:
+    table = _table("Accuracy and calibration", "metric", "value", "meaning")
+    table.columns[2].justify = "left"
+    for metric in ACCURACY:
+        if metric.key in found:
+            table.add_row(metric.title, metric.text(found[metric.key]), metric.meaning)
+    return table
+
+
+def _classes(rows: list[dict[str, Any]]) -> Table:
+    shown = sorted((row for row in rows if row["images"]), key=lambda row: row["recall"])[:CLASSES]
+    title = "Classes" if len(shown) == len(rows) else f"Classes: the {len(shown)} with the lowest recall of {len(rows)}"
+    table = _table(title, "class", "images", "recall", "precision", "average precision", "AUROC")
+    for row in shown:
+        shares = [percent(row[key]) for key in ("recall", "precision", "average_precision", "auroc")]
+        table.add_row(row["class"], str(row["images"]), *shares)
+    return table
+
+
+def _funnybirds(found: Mapping[str, Any]) -> Table:
+    title = f"FunnyBirds ({found['images']} images, {found['objects']} background objects)"
+    keys = [metric.key for metric in (*FUNNYBIRDS, *FUNNYBIRDS_SUMMARY)]
+    table = _table(title, "map", *keys)
+    for kind, words in KINDS.items():
+        if kind in found:
+            values = funnybirds_values(found, kind)
+            table.add_row(words, *(number(values[key], 2) for key in keys))
+    return table
+
+
+def _localisation(found: Mapping[str, Any]) -> Table:
+    table = _table("Localisation", "metric", "share", "by chance", "measured on", "meaning")
+    table.columns[4].justify = "left"
+    for share in localisation_shares(found):
+        title = share.metric.title + ("" if share.group == "all" else ", predicted classes")
+        table.add_row(title, percent(share.value), percent(share.chance), share.measured_on, share.metric.meaning)
+    return table
+
+
+def _faithfulness(found: Mapping[str, Any]) -> Table:
+    table = _table(f"Faithfulness ({found['images']} images)", "check", "result", "compare with")
+    for metric in FAITHFULNESS[:2]:
+        curves = found[metric.key]
+        better = "higher" if metric.higher_is_better else "lower"
+        table.add_row(
+            f"{metric.title}: {metric.meaning} ({better} is better)",
+            percent(curves["area"]),
+            f"{percent(curves['random_area'])} in random order, which it beats on {percent(curves['beats_random'])}",
+        )
+    shaken, stages = found["stability"], found["randomisation"]["stages"]
+    table.add_row(
+        "stability: rank correlation of maps with and without invisible noise",
+        number(shaken["rank_correlation"]),
+        f"worst {number(shaken['worst'])}",
+    )
+    passed, limit = found["randomisation"]["passed"], f" (below {found['randomisation']['limit']})"
+    verdict = styled("pass", "green") if passed else styled("FAIL: maps do not depend on the weights", "red")
+    table.add_row(
+        "randomisation: rank correlation and SSIM with maps of random weights",
+        f"{number(stages[-1]['rank_correlation'])}, {number(stages[-1]['ssim'])}",
+        verdict.append(limit, "default"),
+    )
+    return table
+
+
+def _unfamiliar(found: Mapping[str, Any]) -> Table:
+    title = "Unfamiliar images, rejected at a threshold that accepts 95 % of the familiar ones"
+    table = _table(title, "images", "number", "rejected", "AUROC", "no class at 50 %")
+    familiar = found["familiar"]
+    table.add_row("familiar", str(familiar["images"]), "", "", percent(familiar["no_similar_case"]))
+    for name, kind in found.items():
+        if name != "familiar":
+            by = kind["probability"]
+            own = percent(kind["no_similar_case"])
+            table.add_row(name, str(kind["images"]), percent(by["flagged"]), number(by["auroc"]), own)
+    return table
+
+
+TABLES = {
+    "accuracy": _accuracy,
+    "funnybirds": _funnybirds,
+    "localisation": _localisation,
+    "faithfulness": _faithfulness,
+    "unfamiliar": _unfamiliar,
+}

@@ -7,85 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sic.evaluate.metrics import METRICS, Metric, headline, metric
+
 Values = dict[str, list[float | None]]
 """By metric: one value per seed, None where it was not measured."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What a row of the table shows."""
-
-    label: str
-    higher: bool | None = True
-    """Is higher better? None: neither."""
-    percent: bool = False
-
-    @property
-    def title(self) -> str:
-        """The label, with the unit."""
-        return f"{self.label}{' (%)' if self.percent else ''}"
-
-
-METRICS: dict[str, Metric] = {
-    "accuracy": Metric("accuracy", percent=True),
-    "balanced_accuracy": Metric("balanced accuracy", percent=True),
-    "map": Metric("mean average precision", percent=True),
-    "per_label_accuracy": Metric("accuracy of all labels", percent=True),
-    "auroc": Metric("AUROC", percent=True),
-    "ece": Metric("calibration error", higher=False),
-    "A": Metric("FunnyBirds A"),
-    "BI": Metric("FunnyBirds BI"),
-} | {
-    f"{name}{suffix}": Metric(
-        f"FunnyBirds {name.replace('_mean', ', mean of 4')}{words}", higher=None if name == "threshold" else True
-    )
-    for suffix, words in (("", ""), ("_alpha", " (alpha)"))
-    for name in ("CSDC", "PC", "DC", "D", "SD", "TS", "Com", "Com_mean", "Cor", "Con", "threshold")
-} | {
-    "grid_2x2": Metric("grid pointing 2×2", percent=True),
-    "grid_3x3": Metric("grid pointing 3×3", percent=True),
-    "box_energy": Metric("box pointing: energy", percent=True),
-    "box_hit": Metric("box pointing: hits", percent=True),
-    "box_overlap": Metric("box pointing: overlap", percent=True),
-    "deletion": Metric("deletion (area)", higher=False),
-    "insertion": Metric("insertion (area)"),
-    "stability": Metric("stability (rank correlation)"),
-    "randomised": Metric("after randomisation (rank correlation)", higher=None),
-}  # fmt: skip
-"""In the order of the table; shares of refused strangers come last, as `refused_<kind>`."""
-
-
-def metric(name: str) -> Metric:
-    if name.startswith("refused_"):
-        return Metric(f"refused: {name.removeprefix('refused_').replace('_', ' ')}", percent=True)
-    return METRICS[name]
-
-
-def headline(result: Mapping[str, Any]) -> dict[str, float | None]:
-    """The figures of one evaluation that are compared, by the names of `METRICS`."""
-    found: dict[str, float | None] = {}
-    accuracy = result.get("accuracy", {})
-    for name in ("accuracy", "balanced_accuracy", "map", "per_label_accuracy", "auroc", "ece"):
-        if name in accuracy:
-            found[name] = accuracy[name]
-    birds = result.get("funnybirds", {})
-    found |= {name: birds[name] for name in ("A", "BI") if name in birds}
-    for kind, suffix in (("contributions", ""), ("alpha", "_alpha")):
-        for name, value in birds.get(kind, {}).items():
-            if f"{name}{suffix}" in METRICS:
-                found[f"{name}{suffix}"] = value
-    places = result.get("localisation", {})
-    found |= {name: places[name]["share"] for name in ("grid_2x2", "grid_3x3") if name in places}
-    if "boxes" in places:
-        found |= {f"box_{name}": places["boxes"]["all"][name] for name in ("energy", "hit", "overlap")}
-    if faithful := result.get("faithfulness"):
-        found |= {name: faithful[name]["area"] for name in ("deletion", "insertion")}
-        found["stability"] = faithful["stability"]["rank_correlation"]
-        found["randomised"] = faithful["randomisation"]["stages"][-1]["rank_correlation"]
-    for kind, figures in result.get("unfamiliar", {}).items():
-        if kind != "familiar":
-            found[f"refused_{kind.replace(' ', '_')}"] = figures["probability"]["flagged"]
-    return found
 
 
 def collect(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Values]:
@@ -105,13 +30,9 @@ class Cell:
     spread: float | None
     seeds: int
 
-    def text(self, kind: Metric, plus_minus: str = " ± ") -> str:
-        """For people; shares in percent."""
-        if self.mean is None:
-            return "–"
-        factor, digits = (100, 1) if kind.percent else (1, 3)
-        spread = "" if self.spread is None else f"{plus_minus}{factor * self.spread:.{digits}f}"
-        return f"{factor * self.mean:.{digits}f}{spread}"
+    def text(self, metric: Metric, plus_minus: str = " ± ") -> str:
+        """Mean and spread in the unit of the metric."""
+        return metric.number(self.mean, self.spread, plus_minus)
 
 
 def cell(values: Sequence[float | None]) -> Cell:
@@ -128,8 +49,7 @@ def cell(values: Sequence[float | None]) -> Cell:
 class Row:
     """One metric of all methods."""
 
-    name: str
-    kind: Metric
+    metric: Metric
     cells: dict[str, Cell]
     best: frozenset[str]
     """The methods with the best mean, at the digits that are shown; none where all are equal."""
@@ -145,17 +65,17 @@ def table(methods: Mapping[str, Values]) -> list[Row]:
     for name in next(iter(methods.values()), {}):
         if name in SAME or all(value is None for values in methods.values() for value in values[name]):
             continue
-        kind = metric(name)
+        found = metric(name)
         cells = {method: cell(values[name]) for method, values in methods.items()}
-        rows.append(Row(name, kind, cells, _best(cells, kind)))
+        rows.append(Row(found, cells, _best(cells, found)))
     return rows
 
 
-def _best(cells: Mapping[str, Cell], kind: Metric) -> frozenset[str]:
+def _best(cells: Mapping[str, Cell], metric: Metric) -> frozenset[str]:
     known = {method: round(c.mean, 3) for method, c in cells.items() if c.mean is not None}
-    if kind.higher is None or len(known) < 2:
+    if metric.higher_is_better is None or len(known) < 2:
         return frozenset()
-    top = (max if kind.higher else min)(known.values())
+    top = (max if metric.higher_is_better else min)(known.values())
     best = frozenset(method for method, mean in known.items() if mean == top)
     return best if len(best) < len(known) else frozenset()
 
@@ -175,8 +95,8 @@ def markdown(rows: Sequence[Row]) -> str:
         "|---" * (len(methods) + 1) + "|",
     ]
     for row in rows:
-        texts = [f"**{c.text(row.kind)}**" if m in row.best else c.text(row.kind) for m, c in row.cells.items()]
-        lines.append(f"| {row.kind.title} | " + " | ".join(texts) + " |")
+        texts = [f"**{c.text(row.metric)}**" if m in row.best else c.text(row.metric) for m, c in row.cells.items()]
+        lines.append(f"| {row.metric.heading} | " + " | ".join(texts) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -188,10 +108,10 @@ def latex(rows: Sequence[Row]) -> str:
     for row in rows:
         texts = []
         for method, c in row.cells.items():
-            text = c.text(row.kind, " \\pm ")
+            text = c.text(row.metric, " \\pm ")
             bold = f"\\mathbf{{{text}}}" if method in row.best else text
             texts.append("--" if c.mean is None else f"${bold}$")
-        lines.append(" & ".join([_escaped(row.kind.title), *texts]) + " \\\\")
+        lines.append(" & ".join([_escaped(row.metric.heading), *texts]) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 

@@ -4,7 +4,7 @@ Symbols: N images, C classes, P parts, T thresholds; s is the logit of an image'
 (bit p: part p). `kept` (N×32×C) are the logits where only the parts of a code are left.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,6 @@ THRESHOLDS = np.linspace(0.01, 0.50, 80)
 """Shares of the whole attribution above which a part is important."""
 NOTICEABLE = 0.05
 """Share of |s| by which a removal must lower s to matter."""
-METRICS = ("A", "BI", "CSDC", "PC", "DC", "D", "SD", "TS")
 OWN, PREDICTED, FIRST, SECOND = range(4)
 """The classes that each image is explained for: its own, the predicted one, and the two of target sensitivity."""
 WITHOUT_ONE = [ALL ^ 1 << part for part in range(len(PARTS))]
@@ -83,11 +82,6 @@ def funnybirds(
         result[kind] |= {"SD_images": correlated, "TS_images": assumed}
         result[kind]["curves"] = {name: curve.tolist() for name, curve in curves.items()}
     return result
-
-
-def eight(found: Mapping[str, Any], kind: str) -> dict[str, float | None]:
-    """The `METRICS` of one of the `KINDS` of map, from what `funnybirds` found."""
-    return {name: found[kind].get(name, found.get(name)) for name in METRICS}
 
 
 def important_parts(parts: Floats, total: Floats) -> Codes:

@@ -28,9 +28,6 @@ COLOURS = [(number, colour) for number, part in enumerate(PARTS) for colour in L
 """(part, colour in the part map): two for eyes, feet and wings."""
 OBJECT, OBJECTS = 204, 50
 """The colour of background object i is (204, 204, 204 + i), i < 50."""
-KINDS = ("contributions", "alpha")
-"""What is summed: the signed contributions; or, where they are positive, the opacity of the colour picture, unsmoothed.
-It is relative to the most opaque pixels of the same picture, so that pictures of two classes are alike in scale."""
 
 
 def colour_numbers(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -1,5 +1,7 @@
-"""Plots of what was measured."""
+"""Plots of metrics."""
 
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,17 +9,20 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.projections.polar import PolarAxes
 from matplotlib.text import Text
 
 from sic.evaluate.compare import Row, Values
+from sic.evaluate.metrics import FUNNYBIRDS, KINDS, Metric, funnybirds_values
 
 BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
+PALETTE = (BLUE, RED, "#3a8f4d", "#d08a1d", "#7b52ab", "#4b4b4b", "#1f9ea8", "#b0508f")
 NAMED = 30
 """Classes up to which a confusion matrix names them."""
 
 
 def draw(result: Mapping[str, Any], classes: Sequence[str], folder: Path) -> list[Path]:
-    """A PNG for each thing in the `result` of a `Suite` that can be drawn."""
+    """Write a PNG for each part of the `result` of a `Suite` that has a plot; returns the files."""
     figures: dict[str, Figure] = {}
     accuracy = result.get("accuracy", {})
     if "reliability" in accuracy:
@@ -26,6 +31,8 @@ def draw(result: Mapping[str, Any], classes: Sequence[str], folder: Path) -> lis
         figures["confusion"] = confusion(np.array(accuracy["confusion"]), classes)
     if "faithfulness" in result:
         figures["deletion"] = removal(result["faithfulness"])
+    if birds := result.get("funnybirds"):
+        figures["radar"] = funnybirds_radar(birds)
     return [save(figure, folder / f"{name}.png") for name, figure in figures.items()]
 
 
@@ -107,12 +114,12 @@ def removal(found: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def bars(rows: Sequence[Row], values: Mapping[str, Values], palette: Sequence[str]) -> Figure:
+def bars(rows: Sequence[Row], values: Mapping[str, Values]) -> Figure:
     """A panel for each metric that has a better and a worse: a bar per method, its spread, a dot per seed.
 
     What alpha gives in FunnyBirds is left to the table.
     """
-    drawn = [row for row in rows if row.kind.higher is not None and not row.name.endswith("_alpha")]
+    drawn = [row for row in rows if row.metric.higher_is_better is not None and not row.metric.key.endswith("_alpha")]
     methods = list(values)
     across = min(4, max(len(drawn), 1))
     down = max(1, -(-len(drawn) // across))
@@ -125,15 +132,77 @@ def bars(rows: Sequence[Row], values: Mapping[str, Values], palette: Sequence[st
         for place, method in enumerate(methods):
             cell = row.cells[method]
             if cell.mean is not None:
-                colour = palette[place % len(palette)]
+                colour = PALETTE[place % len(PALETTE)]
                 axes.barh(place, cell.mean, 0.7, color=colour, alpha=0.75, xerr=cell.spread, capsize=2.5)
-            seeds = [value for value in values[method][row.name] if value is not None]
+            seeds = [value for value in values[method][row.metric.key] if value is not None]
             if len(seeds) > 1:
                 axes.plot(seeds, [place] * len(seeds), "o", ms=3, color="#222222", alpha=0.7)
-        axes.set_title(f"{row.kind.label} {'↑' if row.kind.higher else '↓'}", fontsize=9)
+        axes.set_title(f"{row.metric.label} {'↑' if row.metric.higher_is_better else '↓'}", fontsize=9)
         axes.set_yticks(range(len(methods)), methods, fontsize=8)
         axes.tick_params(axis="x", labelsize=7.5)
-        axes.set_xlim(min(0, axes.get_xlim()[0]), max(1, axes.get_xlim()[1]) if row.name != "ece" else None)
+        axes.set_xlim(min(0, axes.get_xlim()[0]), max(1, axes.get_xlim()[1]) if row.metric.key != "ece" else None)
         axes.spines[["top", "right"]].set_visible(False)
     grid[0, 0].invert_yaxis()
     return figure
+
+
+def funnybirds_radar(found: Mapping[str, Any]) -> Figure:
+    """The radar chart of the FunnyBirds part of an evaluation: one polygon for each kind of map."""
+    rings = {words: funnybirds_values(found, kind) for kind, words in KINDS.items() if kind in found}
+    return radar(rings, FUNNYBIRDS, "FunnyBirds", f"{found['images']} test images")
+
+
+def radar(
+    rings: Mapping[str, Mapping[str, float | None]], axes: Sequence[Metric], title: str, note: str = ""
+) -> Figure:
+    """A radar chart: one polygon for each name in `rings`, `axes` clockwise from the top, from 0 to 1.
+
+    A missing value (None) leaves a gap in its polygon.
+    """
+    columns = _columns(list(rings))
+    rows = -(-len(rings) // columns)
+    width, height, legend = 7.0, 6.3 + 0.24 * rows, 0.35 + 0.24 * rows  # inches
+    figure = Figure(figsize=(width, height), dpi=130)
+    plot = PolarAxes(figure, (1.4 / width, (legend + 0.55) / height, 4.2 / width, 4.2 / height))
+    figure.add_axes(plot)
+    plot.set_theta_offset(math.pi / 2)
+    plot.set_theta_direction(-1)
+    angles = [2 * math.pi * number / len(axes) for number in range(len(axes))]
+    for number, (name, values) in enumerate(rings.items()):
+        colour = PALETTE[number % len(PALETTE)]
+        radii = [_radius(values.get(metric.key)) for metric in axes]
+        dashes = "-" if number < len(PALETTE) else "--"
+        plot.plot(
+            [*angles, angles[0]], [*radii, radii[0]], dashes, color=colour, lw=1.8, marker="o", ms=3.5, label=name
+        )
+        if len(rings) <= 3 and not any(map(math.isnan, radii)):
+            plot.fill(angles, radii, color=colour, alpha=0.1)
+    plot.set_ylim(0, 1)
+    plot.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"], color="#888888", fontsize=8)
+    plot.set_rlabel_position(180 / len(axes))
+    plot.set_xticks(angles, [""] * len(axes))
+    plot.grid(color="#d5d5d5", lw=0.7)
+    plot.spines["polar"].set_color("#bbbbbb")
+    for angle, metric in zip(angles, axes, strict=True):
+        plot.text(angle, 1.1, textwrap.fill(metric.title.capitalize(), 14), ha=_side(angle), va="center", fontsize=9.5)
+    figure.suptitle(title, y=1 - 0.3 / height, fontsize=13, weight="bold")
+    place = (0.5, 0.25 / height)
+    figure.legend(loc="lower center", bbox_to_anchor=place, frameon=False, fontsize=9, ncols=columns)
+    figure.text(0.5, 0.1 / height, note, ha="center", fontsize=7.5, color="#6b6b6b")
+    return figure
+
+
+def _radius(value: float | None) -> float:
+    return math.nan if value is None else min(max(value, 0.0), 1.0)
+
+
+def _side(angle: float) -> str:
+    """The alignment of a label outside the rim."""
+    side = math.sin(angle)
+    return "center" if abs(side) < 0.2 else "left" if side > 0 else "right"
+
+
+def _columns(names: Sequence[str]) -> int:
+    """The columns of a legend that fit side by side."""
+    widest = max(map(len, names), default=1)
+    return max(1, min(len(names), 64 // (widest + 6)))

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sic.card import model_card
+from sic.evaluate.metrics import ACCURACY
 from sic.explain.html import environment, points
 from sic.explain.prose import TOO_MUCH_NEGATIVE
 from sic.report.class_views import PALETTE
@@ -13,15 +14,6 @@ from sic.report.content import Page
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-MEANINGS = {
-    "accuracy": "images whose best class is right",
-    "balanced_accuracy": "the same, every class counting alike however many images it has",
-    "map": "how well images with a label are ranked before those without it",
-    "per_label_accuracy": "of all yes-or-no decisions, those that are right",
-    "exact_match": "images with every label right",
-    "similar_case": "images that are like at least one class; the others get no answer",
-}
-NAMES = {"map": "mean average precision", "similar_case": "has a similar case"}
 FITS = {
     "squash": "the whole image is pressed into a square, so that nothing is cut off",
     "crop": "its central square is taken, so that what lies outside is never seen",
@@ -57,14 +49,14 @@ def _day(moment: datetime) -> str:
 
 
 def _named(figures: dict[str, Any]) -> dict[str, float]:
-    """Those that are shares, by a name for people."""
-    return {NAMES.get(name, name.replace("_", " ")): figures[name] for name in MEANINGS if name in figures}
+    """The metrics among recorded figures, by title."""
+    return {metric.title: figures[metric.key] for metric in ACCURACY if metric.key in figures}
 
 
-def _figures(figures: dict[str, Any]) -> list[tuple[str, float, str]]:
-    """Name, value and meaning."""
-    meanings = [words for name, words in MEANINGS.items() if name in figures]
-    return [(name, value, words) for (name, value), words in zip(_named(figures).items(), meanings, strict=True)]
+def _figures(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Title, value and meaning of each metric."""
+    known = [metric for metric in ACCURACY if metric.key in figures]
+    return [(metric.title, metric.text(figures[metric.key]), metric.meaning) for metric in known]
 
 
 def _recorded(figures: dict[str, Any]) -> list[tuple[str, str | None, dict[str, float]]]:
@@ -118,6 +110,6 @@ def _contents(page: Page) -> list[tuple[str, str]]:
         ("silhouette", "Separation"),
         ("projection", "All images at a glance"),
     ]
-    if page.measurements.rings or page.measurements.places:
-        found.append(("measurements", "Are the explanations true?"))
+    if page.measurements.radar or page.measurements.shares:
+        found.append(("measurements", "Are the explanations faithful?"))
     return [*found, ("card", "Model card")]
