@@ -36,7 +36,17 @@ USES: dict[str, set[str]] = {
         "machines",
     },
     "explain": {"predictions", "bcos", "backbones", "methods", "supports", "data", "directory", "errors", "version"},
-    "evaluate": {"evaluate.metrics", "predictions", "bcos", "backbones", "methods", "supports", "data", "directory", "errors"},
+    "evaluate": {
+        "evaluate.metrics",
+        "predictions",
+        "bcos",
+        "backbones",
+        "methods",
+        "supports",
+        "data",
+        "directory",
+        "errors",
+    },
     "clinic": {
         "predictions",
         "methods",
