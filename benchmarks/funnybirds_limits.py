@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from sic.cli.console import Talker
 from sic.data.dataset import Sample
-from sic.data.funnybirds import PARTS, class_parts, open_funnybirds, part_map, without_parts
 from sic.data.images import read_image
+from sic.data.layouts.funnybirds import PARTS, class_parts, open_funnybirds, part_map, without_parts
 from sic.directory import load
 from sic.evaluate.funnybirds import WITHOUT_ONE, matters
 from sic.evaluate.interventions import COLOURS, TestBirds, colour_numbers

@@ -29,7 +29,7 @@ from command import as_typed, ours_and_passed_on
 
 from sic.cli.console import Talker
 from sic.cli.jobs import Job, run_jobs
-from sic.data.funnybirds import PARTS, class_parts, open_funnybirds, visible_parts
+from sic.data.layouts.funnybirds import PARTS, class_parts, open_funnybirds, visible_parts
 from sic.directory import CONFIG, RUN, read_config
 from sic.evaluate.compare import Values, cell
 from sic.evaluate.metrics import FUNNYBIRDS

@@ -14,10 +14,11 @@ from scipy.ndimage import binary_dilation
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from sic.data import birds_layout, funnybirds
+from sic.data import birds_layout
 from sic.data.birds import LABELS, PARTS
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
+from sic.data.layouts import funnybirds
 from sic.evaluate.funnybirds import THRESHOLDS, minimal_sufficient_sets, rival_classes
 from sic.evaluate.funnybirds import funnybirds as measure
 from sic.evaluate.interventions import colour_numbers, importance

@@ -66,9 +66,9 @@ def check(
 
 def _summary(data: "ImageData", stops: list[str], talker: Talker) -> dict[str, Any]:
     """What `--json` prints. `stops`: sentences that say why nothing can be trained."""
-    from sic.data import rsna
     from sic.data.checks import find_problems
     from sic.data.dataset import without_supports
+    from sic.data.layouts import rsna
 
     stops = stops or without_supports(data)
     problems = [*map(str, data.skipped), *data.problems]

@@ -17,7 +17,7 @@ def open_data(model: Path, data: str | None, card: dict[str, Any], talker: Talke
     `card`: what `config.json` says about that data. `command`: who asks, for the way out.
     """
     import sic.data
-    from sic.data.roi import NoBoxes
+    from sic.data.boxes import NoBoxes
     from sic.data.source import BUILT_IN
     from sic.directory import RUN, read_run
 

@@ -1,11 +1,17 @@
-"""Boxes as people draw them: some reach over the edge of their image, some lie beside it."""
+"""Bounding boxes: clip boxes to their image, and crop images to their box."""
 
+import hashlib
+import os
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import ceil, floor
 from pathlib import Path
 
-from sic.data.dataset import Box
-from sic.data.images import UnreadableImage, image_size
+from sic.data.dataset import Box, ImageData, Progress, Sample, Skipped, require_training_images
+from sic.data.images import UnreadableImage, image_size, read_image, reasons
+from sic.errors import SicError
 
 TOLERANCE = 1.0
 """Pixels over the edge that are put down to rounding and cut off without a word."""
@@ -53,3 +59,59 @@ def _size(size: tuple[int, int] | None) -> str:
 def _furthest(box: Box, cut: Box) -> float:
     """How far a box reaches over the edges."""
     return max(cut.left - box.left, cut.top - box.top, box.right - cut.right, box.bottom - cut.bottom)
+
+
+class NoBoxes(SicError):
+    """There is not one box an image to cut it to."""
+
+
+def cut_to_boxes(data: ImageData, folder: Path, progress: Progress | None = None) -> ImageData:
+    """The same samples with the part of each image that its box holds; the box goes along.
+
+    The cut images are files below `folder`, made once: whoever reads a sample's file sees what the model sees.
+    """
+    whole = [sample for samples in data.splits.values() for sample in samples]
+    if not any(sample.boxes for sample in whole):
+        raise NoBoxes(f"--roi cuts images to their box, and {data.root} ({data.layout}) has no boxes; leave it out.")
+    for sample in whole:
+        if len(sample.boxes) > 1:
+            raise NoBoxes(f"--roi needs one box an image, and {sample.id} has {len(sample.boxes)}; leave it out.")
+    cut: dict[str, Sample] = {}
+    skipped = []
+    with ThreadPoolExecutor() as pool:
+        results = pool.map(lambda sample: _cut(sample, folder), whole)
+        for done, (sample, result) in enumerate(zip(whole, results, strict=True), 1):
+            if isinstance(result, str):
+                skipped.append(Skipped(sample.id, result))
+            else:
+                cut[sample.id] = result
+            if progress is not None:
+                progress(done, len(whole))
+    splits = {split: [cut[s.id] for s in samples if s.id in cut] for split, samples in data.splits.items()}
+    splits = {split: samples for split, samples in splits.items() if samples}
+    return require_training_images(replace(data, splits=splits, skipped=[*data.skipped, *skipped]))
+
+
+def _cut(sample: Sample, folder: Path) -> Sample | str:
+    """The sample with its cut image, or why there is none."""
+    if not sample.boxes:
+        return "it has no box to be cut to"
+    (box,) = sample.boxes
+    left, top = floor(box.left), floor(box.top)
+    region = left, top, ceil(box.right), ceil(box.bottom)
+    try:
+        with reasons(sample.path):
+            state = sample.path.stat()
+        # Another folder where the file or its box has changed.
+        what = f"{sample.path.resolve()} {state.st_mtime_ns} {state.st_size} {region}"
+        file = folder / hashlib.sha256(what.encode()).hexdigest()[:16] / f"{sample.path.stem}.png"
+        if not file.is_file():
+            image = read_image(sample.path).crop(region)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = file.with_name(f".{os.getpid()}-{threading.get_ident()}.tmp")
+            image.save(temporary, "PNG", compress_level=1)
+            temporary.replace(file)
+    except UnreadableImage as error:
+        return str(error)
+    x, y = (box.left - left, box.right - left), (box.top - top, box.bottom - top)
+    return replace(sample, path=file, boxes=(replace(box, left=x[0], top=y[0], right=x[1], bottom=y[1]),))

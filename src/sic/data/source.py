@@ -3,45 +3,19 @@
 import hashlib
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from sic.data.cub import is_cub, open_cub
+from sic.data.boxes import cut_to_boxes
 from sic.data.dataset import ImageData, Progress, same_but_for_case
-from sic.data.dogs import is_dogs, open_dogs
-from sic.data.folders import open_folders
-from sic.data.funnybirds import is_funnybirds, open_funnybirds
-from sic.data.manifest import is_manifest, open_manifest
-from sic.data.roi import cut_to_boxes
-from sic.data.rsna import is_rsna, open_rsna
-from sic.data.shards import is_shards, open_shards
+from sic.data.layouts import LAYOUTS
+from sic.data.layouts.folders import open_folders
+from sic.data.layouts.funnybirds import open_funnybirds
+from sic.data.layouts.manifest import open_manifest
 from sic.data.table import SUFFIXES as TABLES
-from sic.data.voc import is_voc, open_voc
 from sic.errors import SicError
 
 BUILT_IN = "birds"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A way to keep labelled images: how to recognise a folder of it, and how to read one."""
-
-    recognises: Callable[[Path], bool]
-    read: Callable[[Path], ImageData]
-
-
-LAYOUTS: dict[str, Layout] = {
-    "funnybirds": Layout(is_funnybirds, open_funnybirds),
-    "voc": Layout(is_voc, open_voc),
-    "cub": Layout(is_cub, open_cub),
-    "dogs": Layout(is_dogs, open_dogs),
-    "rsna": Layout(is_rsna, open_rsna),
-    "manifest": Layout(is_manifest, open_manifest),
-    "shards": Layout(is_shards, open_shards),
-    "folders": Layout(Path.is_dir, open_folders),
-}
-"""By the name that `layout` takes; the first that recognises what it is given reads it."""
 
 
 def open(

@@ -16,8 +16,8 @@ from scipy.stats import rankdata
 
 from sic.data.birds import PARTS
 from sic.data.dataset import Sample
-from sic.data.funnybirds import class_parts
 from sic.data.images import Preprocessing
+from sic.data.layouts.funnybirds import class_parts
 from sic.evaluate.interventions import ALL, Floats, TestBirds
 from sic.evaluate.outputs import Watch
 from sic.methods import Classifier

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from sic.data.birds import LABELS, PARTS
 from sic.data.dataset import Sample
-from sic.data.funnybirds import object_counts, part_map, without_object, without_parts
 from sic.data.images import Preprocessing, read_image
+from sic.data.layouts.funnybirds import object_counts, part_map, without_object, without_parts
 from sic.evaluate.outputs import FileViews, Watch, decoders, device_of, logits, nobody
 from sic.methods import Classifier, Contributions, opacity
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sic.data.birds import PARTS, masks
 from sic.data.dataset import Sample
-from sic.data.funnybirds import part_map, without_parts
 from sic.data.images import Preprocessing, read_image
+from sic.data.layouts.funnybirds import part_map, without_parts
 from sic.evaluate.outputs import logits, view_batches
 from sic.methods import Classifier
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from sic.data.dataset import ImageData, Task
-from sic.data.funnybirds import has_interventions
 from sic.data.images import Preprocessing
 from sic.data.labels import targets
+from sic.data.layouts.funnybirds import has_interventions
 from sic.errors import SicError
 from sic.evaluate.accuracy import detailed_figures
 from sic.evaluate.faithfulness import deletion_insertion, randomisation, stability

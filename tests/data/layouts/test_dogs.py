@@ -9,7 +9,7 @@ from scipy.io import savemat
 
 import sic.data
 from sic.data.dataset import Box, Skipped
-from sic.data.dogs import open_dogs
+from sic.data.layouts.dogs import open_dogs
 from sic.errors import SicError
 
 NAMES = [

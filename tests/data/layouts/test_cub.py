@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 import sic.data
-from sic.data.cub import open_cub
 from sic.data.dataset import Box, Skipped
+from sic.data.layouts.cub import open_cub
 from sic.errors import SicError
 
 IMAGES = {

@@ -10,7 +10,14 @@ from PIL import Image
 
 from sic.data import birds_layout
 from sic.data.birds import LABELS
-from sic.data.funnybirds import PARTS, consistent_classes, is_funnybirds, open_funnybirds, part_map, without_parts
+from sic.data.layouts.funnybirds import (
+    PARTS,
+    consistent_classes,
+    is_funnybirds,
+    open_funnybirds,
+    part_map,
+    without_parts,
+)
 from sic.errors import SicError
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 import sic.data
 from sic.data.dataset import Box, ImageData, Skipped
-from sic.data.rsna import open_rsna, sexes
+from sic.data.layouts.rsna import open_rsna, sexes
 from sic.errors import SicError
 
 ILL, HEALTHY = 40, 120

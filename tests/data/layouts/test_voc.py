@@ -7,7 +7,7 @@ from PIL import Image
 
 import sic.data
 from sic.data.dataset import Box, Skipped, UnusableData
-from sic.data.voc import CLASSES, open_voc
+from sic.data.layouts.voc import CLASSES, open_voc
 from sic.errors import SicError
 
 Thing = tuple[str, tuple[int, int, int, int], int]

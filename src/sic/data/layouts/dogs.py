@@ -6,7 +6,7 @@ from pathlib import Path
 from sic.data.boxes import inside, size_of
 from sic.data.dataset import Box, ImageData, Sample, Skipped, require_training_images
 from sic.data.images import SUFFIXES
-from sic.data.voc_xml import UnreadableAnnotation, read_annotation
+from sic.data.layouts.voc import UnreadableAnnotation, read_annotation
 from sic.errors import SicError
 
 BREED = re.compile(r"n\d{8}-(.+)")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sic.data.boxes import inside, size_of
 from sic.data.dataset import Box, ImageData, Sample, Skipped, require_training_images
-from sic.data.folders import SPLITS
+from sic.data.layouts.folders import SPLITS
 from sic.data.table import SUFFIXES, Row, Table, columns_of, read_table
 from sic.errors import SicError
 

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from sic.data.dataset import Skipped
-from sic.data.folders import open_folders
+from sic.data.layouts.folders import open_folders
 from sic.errors import SicError
 
 

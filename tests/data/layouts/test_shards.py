@@ -10,7 +10,7 @@ from PIL import Image
 
 import sic.data
 from sic.data.images import UnreadableImage, image_size, read_image
-from sic.data.source import LAYOUTS
+from sic.data.layouts import LAYOUTS
 from sic.errors import SicError
 
 
