@@ -23,44 +23,15 @@ USES: dict[str, set[str]] = {
     "card": {"backbones", "evaluate.metrics"},
     "directory": {"backbones", "card", "methods", "supports", "data", "errors", "files", "version"},
     "predictions": {"data", "methods"},
-    "training": {
-        "predictions",
-        "bcos",
-        "backbones",
-        "methods",
-        "supports",
-        "data",
-        "directory",
-        "errors",
-        "files",
-        "machines",
-    },
-    "explain": {"predictions", "bcos", "backbones", "methods", "supports", "data", "directory", "errors", "version"},
-    "evaluate": {
-        "evaluate.metrics",
-        "predictions",
-        "bcos",
-        "backbones",
-        "methods",
-        "supports",
-        "data",
-        "directory",
-        "errors",
-    },
-    "clinic": {
-        "predictions",
-        "methods",
-        "supports",
-        "data",
-        "directory",
-        "explain",
-        "evaluate",
-        "errors",
-        "files",
-        "version",
-    },
+    "latents": {"data", "files", "methods", "version"},
+    "training": {"backbones", "bcos", "data", "directory", "errors", "files", "machines", "methods"},
+    "explain": {"backbones", "bcos", "data", "directory", "errors", "methods", "predictions", "supports", "version"},
 }
+USES["training"] |= {"predictions", "supports"}
 USES["model"] = set(USES)
+USES["run"] = {"data", "directory", "errors"}
+USES["evaluate"] = set(USES)
+USES["clinic"] = set(USES)
 USES["report"] = set(USES)
 USES["export"] = {"model", "methods", "directory", "errors", "files", "version"}
 USES["serve"] = set(USES) - {"report", "export"}

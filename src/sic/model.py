@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,13 @@ from PIL import Image
 from torch import Tensor
 
 from sic import directory
-from sic.data.dataset import Sample, require_outside
+from sic.data.dataset import Progress, Sample, require_outside
 from sic.data.images import UnreadableImage, read_image, to_tensor
-from sic.data.labels import targets
+from sic.data.views import readable_batches
 from sic.directory import Config, SavedModel
 from sic.errors import SicError
-from sic.evaluate.outputs import logits, view_batches
-from sic.explain import Explanation, Latents, Overview, ProjectionMethod, as_rows, explain_answers, in_chunks, look
+from sic.explain import Explanation, Overview, ProjectionMethod, as_rows, explain_answers, in_chunks, look
+from sic.latents import Latents
 from sic.machines import Machines
 from sic.methods import SIC, Answered, Classifier, Contributions
 from sic.predictions import Answers, Predictions
@@ -65,10 +66,12 @@ def _title(image: ImageInput) -> str:
 class Model:
     """A loaded classifier with its classes and its cases."""
 
-    def __init__(self, saved: SavedModel) -> None:
+    def __init__(self, saved: SavedModel, folder: Path | None = None) -> None:
+        """`folder`: the directory that the model was read from."""
         self.classifier: Classifier = saved.classifier
         self.config: Config = saved.config
         self.supports: list[Support] = saved.supports
+        self.folder = folder
 
     @property
     def classes(self) -> list[str]:
@@ -83,7 +86,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return next(self.classifier.parameters()).device
+        return next((value.device for value in self.classifier.state_dict().values()), torch.device("cpu"))
 
     def tensor(self, image: ImageInput) -> Tensor:
         """The model's view of an image: 3×S×S. A tensor must be that already (3×H×W, RGB in [0, 1])."""
@@ -228,27 +231,84 @@ class Model:
             )
         return result
 
-    @torch.no_grad()
-    def embed(self, samples: Sequence[Sample]) -> Tensor:
-        """`f⁺` of images, n×d; their files must be readable."""
-        paths = [sample.path for sample in samples]
-        batches = view_batches(paths, self.config.preprocessing, device=self.device)
-        return torch.cat([self.sic.encoder(batch) for batch in batches])
+    @cached_property
+    def latents(self) -> Latents:
+        """Latents of the images that the model was trained and tested on, kept in its directory."""
+        return Latents(self.sic.encoder, self.config.preprocessing, self.folder)
+
+    def embed(self, samples: Sequence[Sample], *, own: bool = False, progress: Progress | None = None) -> Latents:
+        """`f⁺` of image files.
+
+        Args:
+            samples: The images; their labels do not matter.
+            own: Whether they belong to the data that the model was trained on. Then latents that are known are not
+                computed again, and new ones are kept in the model directory.
+            progress: Told how many images are embedded.
+        """
+        latents = self.latents if own else Latents(self.sic.encoder, self.config.preprocessing)
+        latents.embed(samples, progress)
+        return latents
 
     def predictions(
-        self, samples: Sequence[Sample], *, name: str = "images", caution: str | None = None
+        self,
+        samples: Sequence[Sample],
+        *,
+        name: str = "images",
+        caution: str | None = None,
+        own: bool = False,
+        progress: Progress | None = None,
     ) -> Predictions:
-        """What the model says about labelled images; their files must be readable."""
-        return replace(self.predictions_of(samples, self.embed(samples)), name=name, caution=caution)
+        """What the model says about labelled images; `own` and `progress` as in `embed`."""
+        if isinstance(self.classifier, SIC):
+            latents = self.embed(samples, own=own, progress=progress)
+            known = [sample for sample in samples if sample.id in latents]
+            found = self.predictions_of(known, latents.of([sample.id for sample in known]))
+            reasons = latents.unreadable
+        else:
+            found, reasons = self._predictions_of_files(samples, progress)
+        unreadable = {sample.id: reasons[sample.id] for sample in samples if sample.id in reasons}
+        return replace(found, name=name, caution=caution, unreadable=unreadable)
+
+    @torch.no_grad()
+    def _predictions_of_files(
+        self, samples: Sequence[Sample], progress: Progress | None
+    ) -> tuple[Predictions, dict[str, str]]:
+        """Of the files that can be read, and why the others cannot."""
+        logits, known, unreadable = [torch.zeros(0, len(self.classes))], [], {}
+        done = 0
+        for images, reasons in readable_batches(
+            [sample.path for sample in samples], self.config.preprocessing, self.device
+        ):
+            for sample, reason in zip(samples[done : done + len(reasons)], reasons, strict=True):
+                if reason is None:
+                    known.append(sample)
+                else:
+                    unreadable[sample.id] = reason
+            if len(images):
+                logits.append(self.classifier(images).cpu())
+            done += len(reasons)
+            if progress is not None:
+                progress(done, len(samples))
+        nothing = torch.zeros(len(known), 0)
+        found = Predictions(
+            torch.cat(logits),
+            self.config.task,
+            self.classifier.loss,
+            classes=self.classes,
+            samples=known,
+            evidence=nothing,
+            owners=nothing.new_zeros(0, dtype=torch.long),
+        )
+        return found, unreadable
 
     @torch.no_grad()
     def predictions_of(self, samples: Sequence[Sample], latents: Tensor) -> Predictions:
         """What the model says about labelled images of these latents, n×d."""
         evidence = self.sic.evidence(latents.to(self.device))
         return Predictions(
-            logits=self.sic.logits(evidence).cpu(),
-            task=self.config.task,
-            loss=self.classifier.loss,
+            self.sic.logits(evidence).cpu(),
+            self.config.task,
+            self.classifier.loss,
             classes=self.classes,
             samples=samples,
             evidence=evidence.cpu(),
@@ -268,11 +328,7 @@ class Model:
         `images` (labelled samples, or the predictions for them) are set beside the supports.
         """
         found = images if images is None or isinstance(images, Predictions) else self.predictions(images)
-        latents = None
-        if found is not None and found.latents is not None:
-            ids, labels = [sample.id for sample in found.samples], [sample.labels for sample in found.samples]
-            latents = Latents(ids, labels, found.latents.to(self.device))
-        return look(self.sic, self.supports, self.classes, latents, method=method, seed=seed)
+        return look(self.sic, self.supports, self.classes, found, method=method, seed=seed)
 
     def to(self, device: str | torch.device) -> "Model":
         self.classifier.to(device)
@@ -285,7 +341,7 @@ class Model:
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
     """Read a model directory; nothing else is needed."""
-    return Model(directory.load(Path(folder), device))
+    return Model(directory.load(Path(folder), device), Path(folder))
 
 
 def fit(
@@ -356,8 +412,9 @@ def _figures(model: Model, held_out: dict[str, list[Sample]]) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for split, samples in held_out.items():
         if samples:
-            outputs = logits(model.classifier, [sample.path for sample in samples], model.config.preprocessing)
-            wanted = targets(samples, len(model.classes))
-            figures[split] = model.answers(outputs).figures(wanted, model.classes)
+            predictions = model.predictions(samples)
+            if predictions.unreadable:
+                raise UnreadableImage(*predictions.unreadable)
+            figures[split] = predictions.quality
     figures["validation"]["note"] = "the best epoch was chosen on these images"
     return figures

@@ -5,8 +5,8 @@ an image has one label, and all classes found where it may have several. An imag
 similar case*: its answer is shown, but should not be relied on.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -136,15 +136,17 @@ class Predictions(Answers):
     classes: Sequence[str]
     samples: Sequence[Sample]
     evidence: Tensor
-    """n×S; n×0 where a method has no supports."""
+    """n×S, of SIC's supports; n×0 for other methods."""
     owners: Tensor
     """S: the class of each support."""
     latents: Tensor | None = None
-    """n×d; None where a method has none."""
+    """n×d; None for other methods."""
     name: str = "images"
     """Which images of which data, for people."""
     caution: str | None = None
     """Why the images are no fair test."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Ids of images that were left out, with the reason."""
 
     def __len__(self) -> int:
         return len(self.samples)

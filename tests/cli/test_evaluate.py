@@ -15,9 +15,9 @@ from sic.cli.main import app
 from sic.data import birds_layout
 from sic.data import open as open_data
 from sic.data.images import Preprocessing
+from sic.data.views import view_batches
 from sic.directory import RUN, Config, SavedModel, build, save
 from sic.errors import SicError
-from sic.evaluate.outputs import view_batches
 from sic.supports import Support
 from tests.models import settle
 

@@ -256,7 +256,7 @@ def test_an_image_of_two_supports_is_named_by_number(model: Path) -> None:
 
 def test_an_image_with_several_labels_is_no_support(several: Path) -> None:
     clinic = Clinic(several)
-    pair = next(sample for sample in clinic.material.splits["train"] if len(sample.labels) == 2)
+    pair = next(sample for sample in clinic.images.splits["train"] if len(sample.labels) == 2)
     assert "only an image of exactly one class" in refusal(clinic, Edit.replace(0, pair.id, force=True))
     assert pair.id not in [candidate.id for name in clinic.classes for candidate in clinic.candidates(name)]
 
@@ -285,7 +285,7 @@ def test_a_model_without_its_images(model: Path, colour_images: Path, tmp_path: 
     with pytest.raises(sic.SicError, match="other classes than"):
         Clinic(model, other)
     (model / RUN).unlink()
-    with pytest.raises(sic.SicError, match="pass them: --data PATH"):
+    with pytest.raises(sic.SicError, match="say where they are: --data PATH"):
         Clinic(model)
     with pytest.raises(sic.SicError, match="nobody knows which images"):
         Clinic(model, colour_images)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sic.data.birds import LABELS, PARTS
 from sic.data.dataset import Sample
-from sic.methods import Contributions
+from sic.methods import Classifier, Contributions
 
 SIZE, SIDE = 40, 5
 CORNERS = {"beak": [(2, 2)], "eye": [(2, 16), (2, 22)], "foot": [(14, 2), (14, 10)], "tail": [(14, 30)],
@@ -90,11 +90,13 @@ def write(root: Path, per_class: int = 2) -> list[Sample]:
     return samples
 
 
-class Oracle(nn.Module):
+class Oracle(Classifier):
     """A class's logit is what the parts are worth that look like its own, and its contributions are their pixels."""
 
+    loss = "bce"
+
     def __init__(self) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.masks = torch.from_numpy(masks()).float()
         self.seen = 0
 

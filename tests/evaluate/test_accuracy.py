@@ -18,7 +18,7 @@ from torchmetrics.functional.classification import multiclass_auroc, multiclass_
 from sic.data.dataset import Box, Sample, Task
 from sic.data.labels import targets
 from sic.evaluate.accuracy import detailed_figures
-from sic.predictions import Answers
+from sic.predictions import Answers, Predictions
 
 
 def samples(labels: list[tuple[int, ...]]) -> list[Sample]:
@@ -152,7 +152,11 @@ def test_a_class_that_no_image_shows_has_no_precision() -> None:
 
 def detailed(logits: torch.Tensor, labels: list[tuple[int, ...]], task: Task) -> dict[str, Any]:
     names = "abcdefgh"[: logits.shape[1]]
-    found = detailed_figures(Answers(logits, task), targets(samples(labels), len(names)), names)
+    nothing = torch.zeros(len(labels), 0)
+    known = samples(labels)
+    found = detailed_figures(
+        Predictions(logits, task, samples=known, classes=names, evidence=nothing, owners=nothing[0])
+    )
     same = accuracy_figures(logits, samples(labels), task, names)
     assert {name: found[name] for name in same} == same
     return found

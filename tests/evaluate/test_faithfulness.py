@@ -18,16 +18,18 @@ from sic.evaluate.faithfulness import (
     stability,
     structural_similarities,
 )
-from sic.methods import SIC, Contributions
+from sic.methods import SIC, Classifier, Contributions
 from tests.evaluate.test_axioms import photos
 from tests.models import settle
 
 
-class Corner(nn.Module):
+class Corner(Classifier):
     """Looks at the red of the upper left quarter alone, through one weight."""
 
+    loss = "bce"
+
     def __init__(self, sign: float = 1.0) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.weight = nn.Parameter(torch.tensor([8.0, -8.0]))
         self.sign = sign
 

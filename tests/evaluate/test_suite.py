@@ -2,6 +2,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,12 @@ from torch import Tensor
 
 from sic.data.dataset import ImageData
 from sic.data.images import Preprocessing
+from sic.directory import Config, SavedModel
 from sic.errors import SicError
 from sic.evaluate.funnybirds import funnybirds
-from sic.evaluate.held_out import HeldOut
-from sic.evaluate.suite import PROTOCOLS, Subject, Suite, chosen, plain
+from sic.evaluate.suite import PROTOCOLS, Suite, chosen, plain
+from sic.model import Model
+from sic.run import spread
 from tests.evaluate import birds
 from tests.evaluate.birds import CLASSES, SIZE, Oracle
 
@@ -26,9 +29,12 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> ImageData:
     return ImageData("squares", root, "FunnyBirds", NAMES, {"test": birds.write(root)})
 
 
-def suite(data: ImageData, classifier: Oracle | None = None, **more: object) -> Suite:
-    subject = Subject(classifier or Oracle(), NAMES, "single", VIEW)
-    return Suite(subject, data, HeldOut("test images", None, data.splits["test"]), **more)  # type: ignore[arg-type]
+def suite(data: ImageData, classifier: Oracle | None = None, **more: Any) -> Suite:
+    config = Config("none", list(NAMES), "single", VIEW, 0, 1.0, method="blackbox")
+    model = Model(SavedModel(classifier or Oracle(), config, []))
+    samples = data.splits["test"]
+    predictions = model.predictions([samples[row] for row in spread(len(samples), more.get("limit"))])
+    return Suite(model, data, predictions, **more)
 
 
 def test_everything_that_applies(squares: ImageData) -> None:
@@ -41,7 +47,7 @@ def test_everything_that_applies(squares: ImageData) -> None:
     assert set(found["faithfulness"]) >= {"deletion", "insertion", "stability", "randomisation"}
     assert not found["faithfulness"]["randomisation"]["passed"]  # it has no weights to depend on
     assert set(found["unfamiliar"]) == {"familiar", "noise", "blurred noise"}
-    assert {"predictions", "interventions", "grids 2×2", "deletion", "stability", "randomisation"} <= seen
+    assert {"interventions", "grids 2×2", "deletion", "stability", "randomisation"} <= seen
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -57,7 +63,7 @@ def test_what_does_not_apply_is_said(squares: ImageData) -> None:
 
 def test_a_limit_is_spread_over_the_classes(squares: ImageData) -> None:
     limited = suite(squares, limit=5)
-    assert [sample.labels[0] for sample in limited.samples] == [0, 1, 2, 3, 4]
+    assert [sample.labels[0] for sample in limited.predictions.samples] == [0, 1, 2, 3, 4]
     found = limited.run()
     assert found["images"] == found["funnybirds"]["images"] == found["faithfulness"]["images"] == 5
     assert found["unfamiliar"]["noise"]["images"] == found["localisation"]["grid_2x2"]["grids"] == 5

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 from sklearn.metrics import silhouette_score
 from torch import Tensor
 
-from sic.explain import Latents, Overview, look, negative_share, rgba, support_contributions
+from sic.data.dataset import Sample
+from sic.explain import Overview, look, negative_share, rgba, support_contributions
 from sic.explain.latent_space import class_similarity, project, silhouette, support_similarity
 from sic.methods import SIC
+from sic.predictions import Predictions
 from tests.explain.test_explanation import LABELS, NAMES, SIZE, build, photos, supports
 
 
@@ -22,13 +25,24 @@ def model() -> SIC:
     return build(0.5)
 
 
-def embedded(model: SIC) -> Latents:
+def embedded(model: SIC) -> Predictions:
     """20 images: of one class each, but for the last two."""
     generator = torch.Generator().manual_seed(9)
     images = torch.rand(20, 3, SIZE, SIZE, generator=generator)
     labels = [(i % 3,) for i in range(18)] + [(0, 1), (1, 2)]
+    samples = [Sample(f"{i}.png", Path(f"{i}.png"), own) for i, own in enumerate(labels)]
     with torch.no_grad():
-        return Latents([f"{i}.png" for i in range(20)], labels, model.encoder(images))
+        latents = model.encoder(images)
+        evidence = model.evidence(latents)
+        return Predictions(
+            model.logits(evidence),
+            "multi",
+            samples=samples,
+            classes=NAMES,
+            evidence=evidence,
+            owners=model.support_classes,
+            latents=latents,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +72,14 @@ def test_similarity_of_supports_is_that_of_a_loop(model: SIC, overview: Overview
 
 
 def test_similarity_of_images_is_that_of_a_loop(model: SIC, overview: Overview) -> None:
-    latents = embedded(model)
+    images = embedded(model)
     assert overview.image_similarity is not None
     for row in range(3):
         for column in range(3):
             expected = mean(
                 [
                     bcos(latent, vector)
-                    for latent, own in zip(latents.vectors, latents.labels, strict=True)
+                    for latent, own in zip(images.latents, (sample.labels for sample in images.samples), strict=True)
                     for vector, owner in zip(model.support_vectors, LABELS, strict=True)
                     if row in own and owner == column
                 ]
@@ -85,9 +99,9 @@ def test_similarity_is_not_symmetric_and_knows_absent_classes() -> None:
 
 
 def test_silhouette_is_that_of_scikit_learn(model: SIC, overview: Overview) -> None:
-    latents = embedded(model)
-    alone = latents.vectors[:18].numpy()
-    own = np.array([label for (label,) in latents.labels[:18]])
+    images = embedded(model)
+    alone = images.latents[:18].numpy()
+    own = np.array([sample.labels[0] for sample in images.samples[:18]])
     assert overview.image_silhouette is not None and overview.support_silhouette is not None
     assert overview.image_silhouette.overall == pytest.approx(silhouette_score(alone, own))
     assert overview.support_silhouette.overall == pytest.approx(silhouette_score(model.support_vectors, LABELS))
@@ -142,7 +156,7 @@ def test_projection_marks_supports_and_can_be_repeated(model: SIC, overview: Ove
     points = overview.projection.points
     assert overview.projection.method == "tsne"
     assert [point.support for point in points] == [*range(6), *[None] * 20]
-    assert [point.id for point in points[6:]] == embedded(model).ids
+    assert [point.id for point in points[6:]] == [sample.id for sample in embedded(model).samples]
     assert points[25].labels == (1, 2)
     again = look(model, supports(), NAMES, embedded(model))
     assert again.projection == overview.projection

@@ -17,9 +17,9 @@ from sic.data import open as open_data
 from sic.data.dataset import ImageData
 from sic.data.images import Preprocessing, read_image
 from sic.directory import Config, SavedModel
-from sic.evaluate.held_out import held_out
 from sic.model import Model, load
 from sic.report import Page, gather
+from sic.run import held_out
 from sic.supports import Support
 from tests.models import settle
 

@@ -41,6 +41,6 @@ def test_a_copied_model_has_a_page_without_test_images(sic: Sic, single: Saved, 
     run["data"]["opened_with"]["where"] = str(tmp_path / "gone")
     (tmp_path / "copy" / "run.json").write_text(json.dumps(run))
     done = sic("report", tmp_path / "copy", "--out", tmp_path / "report.html")
-    assert "is not at" in done.stderr and "without test images" in done.stderr
+    assert "are not at" in done.stderr and "without test images" in done.stderr
     assert "No test images were at hand" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "gone" in sic.refuse("report", tmp_path / "copy", tmp_path / "gone", "--out", tmp_path / "report.html")

@@ -111,9 +111,7 @@ def _temperature(evidence: torch.Tensor, bias: float, loss: Loss) -> float:
 
 def reopen(folder: Path) -> Served:
     model = load(folder)
-    tests = find(folder, model)
-    assert isinstance(tests, TestSet), tests
-    return Served(folder, model, tests)
+    return Served(folder, model, find(folder, model))
 
 
 @pytest.fixture(scope="session")

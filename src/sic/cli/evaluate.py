@@ -105,24 +105,26 @@ def open_suite(
     command: str,
 ) -> "Suite":
     """The model in front of the images named, or its own; what cannot be read is said and left out."""
-    from sic.cli.files import image_files
-    from sic.cli.own_data import judging_images, open_data
-    from sic.evaluate.outputs import readable, view_batches
-    from sic.evaluate.suite import Subject, Suite
+    from sic.cli.files import image_files, labelled_images, warn_of_unreadable
+    from sic.data.views import readable, view_batches
+    from sic.evaluate.suite import Suite
+    from sic.run import Run
 
-    opened = open_data(folder, data, model.config.data, talker, command)
-    images = judging_images(folder, opened, model.classes, limit, talker)
+    run = Run(folder, model.config, f"sic {command} {folder} DATA")
+    opened = labelled_images(run, data, talker)
+    images = run.held_out(opened, limit)
     if images.caution is not None:
         talker.warn(images.caution)
-    config = model.config
     others = {}
     if strangers is not None:
         files, _ = readable(image_files([strangers])[: limit or None])
         if not files:
             raise SicError(f"None of the images in {strangers} can be read.")
-        others[strangers.name] = view_batches(files, config.preprocessing)
-    subject = Subject(model.classifier, model.classes, config.task, config.preprocessing)
-    return Suite(subject, opened, images, limit, others, seed, talker.advance)
+        others[strangers.name] = view_batches(files, model.config.preprocessing)
+    progress = talker.progress("predictions")
+    predictions = model.predictions(images.samples, name=images.name, caution=images.caution, progress=progress)
+    warn_of_unreadable(predictions, talker)
+    return Suite(model, opened, predictions, limit, others, seed, talker.advance)
 
 
 def _write(result: dict[str, Any], classes: list[str], folder: Path) -> list[Path]:

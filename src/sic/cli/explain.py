@@ -33,9 +33,10 @@ def explain(
 ) -> None:
     """Draw and read out the explanation of the answers: contributions, evidence, supports."""
     from sic.cli.files import as_trained, image_files
-    from sic.evaluate.outputs import views_or_reasons
+    from sic.data.views import views_or_reasons
     from sic.explain.render import as_json
     from sic.model import load
+    from sic.run import Run
 
     loaded = load(model, pick_device(device))
     if attribution is not None:
@@ -52,7 +53,7 @@ def explain(
     results = Results({"model": str(model)}, "images", json)
     failed = 0
     with Talker() as talker:
-        views = as_trained(files, model, loaded.config.data, talker)
+        views = as_trained(files, Run(model, loaded.config), talker)
         waiting: deque[tuple[int, Path]] = deque()
 
         def readable() -> Iterator["Tensor"]:

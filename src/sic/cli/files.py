@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sic.cli.console import Talker
 from sic.data.images import SUFFIXES
 from sic.errors import SicError
+
+if TYPE_CHECKING:
+    from sic.data import ImageData
+    from sic.predictions import Predictions
+    from sic.run import Run
 
 
 def image_files(given: Sequence[Path]) -> list[Path]:
@@ -25,27 +30,28 @@ def image_files(given: Sequence[Path]) -> list[Path]:
     return found
 
 
-def as_trained(files: list[Path], model: Path, card: dict[str, Any], talker: Talker) -> list[Path]:
-    """The files; for a model whose data (`card`) was cut to boxes, the cut ones of those that are in that data."""
-    if not card.get("roi"):
-        return files
-    from sic.data import open as open_data
-    from sic.directory import read_run
-
-    cut: dict[Path, Path] = {}
-    try:
-        arguments = read_run(model)["data"]["opened_with"]
-        whole, parts = (open_data(**{**arguments, "roi": roi}) for roi in (False, True))
-        known = {sample.id: sample.path for samples in parts.splits.values() for sample in samples}
-        everything = [sample for samples in whole.splits.values() for sample in samples]
-        cut = {sample.path.resolve(): known[sample.id] for sample in everything if sample.id in known}
-    except SicError:
-        pass  # without its run or its data there are no boxes, which is said below
-    unknown = [file for file in files if file.resolve() not in cut]
+def as_trained(files: list[Path], run: "Run", talker: Talker) -> list[Path]:
+    """The files; for a model of images that were cut to their boxes, the cut ones of those that are in its data."""
+    cut = run.cut(files)
+    unknown = [file for file, own in zip(files, cut, strict=True) if own is None]
     if unknown:
         talker.warn(
-            f"{model} was trained on images cut to their boxes, and there is no box for {unknown[0]}"
+            f"{run.folder} was trained on images cut to their boxes, and there is no box for {unknown[0]}"
             + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else "")
             + ": cut such images yourself, or expect worse answers."
         )
-    return [cut.get(file.resolve(), file) for file in files]
+    return [own or file for file, own in zip(files, cut, strict=True)]
+
+
+def labelled_images(run: "Run", data: str | None, talker: Talker) -> "ImageData":
+    """The labelled images in `data`; without it, those that the model was trained on."""
+    progress = talker.progress("preparing images")
+    return run.open(progress) if data is None else run.open_other(data, progress, talker.warn)
+
+
+def warn_of_unreadable(predictions: "Predictions", talker: Talker) -> None:
+    """Say which images were left out; refuse if none is left."""
+    for file, reason in predictions.unreadable.items():
+        talker.warn(f"Skipped {file}: {reason}.")
+    if not len(predictions):
+        raise SicError(f"None of the {predictions.name} can be read.")

@@ -21,13 +21,14 @@ def predict(
     from sic.data.images import UnreadableImage, read_image
     from sic.explain.prose import percent
     from sic.model import load
+    from sic.run import Run
 
     loaded = load(model)
     results: list[dict[str, Any]] = []
     failed = False
     with Talker() as talker:
         files = image_files(images)
-        views = as_trained(files, model, loaded.config.data, talker)
+        views = as_trained(files, Run(model, loaded.config), talker)
         for done, (file, view) in enumerate(zip(files, views, strict=True), 1):
             try:
                 prediction = loaded.predict(read_image(view))

@@ -42,7 +42,7 @@ def report(
     with Talker() as talker:
         loaded = load(model)
         predictions = _predictions(loaded, model, data, limit, talker)
-        findings = _findings(model, talker)
+        findings = _findings(loaded, talker)
         page = gather(loaded, model, predictions, cases=cases, seed=seed, watch=talker.advance, findings=findings)
         text = render(page)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -73,12 +73,14 @@ def report(
         OUT.print(f"{len(drawn)} figures in {figures}.")
 
 
-def _findings(model: Path, talker: Talker) -> "Sequence[Finding] | None":
+def _findings(model: "Model", talker: Talker) -> "Sequence[Finding] | None":
     """What a diagnosis of the supports finds; None where the images that they were chosen from are not at hand."""
     from sic.clinic import Clinic
 
+    assert model.folder is not None
     try:
-        return Clinic(model, progress=talker.progress("embedding")).diagnose(progress=talker.progress("diagnosis"))
+        clinic = Clinic(model.folder, progress=talker.progress("embedding"), model=model)
+        return clinic.diagnose(progress=talker.progress("diagnosis"))
     except (SicError, OSError) as error:
         talker.warn(f"The supports were not diagnosed: {error}")
         return None
@@ -96,15 +98,25 @@ def _predictions(
     model: "Model", folder: Path, data: str | None, limit: int | None, talker: Talker
 ) -> "Predictions | None":
     """The model's answers to the images named, or to its own; None where its own are not at hand."""
-    from sic.cli.own_data import judging_images, open_data
+    from sic.cli.files import labelled_images, warn_of_unreadable
+    from sic.run import Run
 
+    run = Run(folder, model.config, f"sic report {folder} DATA")
     try:
-        opened = open_data(folder, data, model.config.data, talker, "report")
+        opened = labelled_images(run, data, talker)
     except SicError as error:
         if data is not None:
             raise
         talker.warn(f"{error} The page is made without test images.")
         return None
-    images = judging_images(folder, opened, model.classes, limit, talker)
+    images = run.held_out(opened, limit)
     talker.say(f"Trying the model on {len(images.samples)} {images.name}.")
-    return model.predictions(images.samples, name=images.name, caution=images.caution)
+    predictions = model.predictions(
+        images.samples,
+        name=images.name,
+        caution=images.caution,
+        own=run.is_own(opened),
+        progress=talker.progress("embedding"),
+    )
+    warn_of_unreadable(predictions, talker)
+    return predictions

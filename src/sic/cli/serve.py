@@ -60,10 +60,12 @@ def serve(
     limits = Limits(int(max_megabytes * 2**20), int(max_megapixels * 1e6), max_images, max_waiting, max_seconds)
     loaded = load(model, best_device())
     loaded.sic  # noqa: B018  (refuses what has no cases to look at)
-    tests = find(model, loaded)
-    if isinstance(tests, str):
-        ERR.print(f"{tests} The viewer shows uploaded images only.")
-    engine = Engine(loaded, model.resolve().name, None if isinstance(tests, str) else tests)
+    tests = None
+    try:
+        tests = find(model, loaded)
+    except (SicError, OSError) as error:
+        ERR.print(f"{error} The viewer shows uploaded images only.")
+    engine = Engine(loaded, model.resolve().name, tests)
     names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
     # Pictures inside other files (DICOM) are decoded by Pillow on its own; it refuses twice this number.
     Image.MAX_IMAGE_PIXELS = limits.pixels // 2

@@ -1,12 +1,15 @@
 """`sic verify`: does the model keep the promises that its explanations rest on?"""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sic.cli.console import OUT, Talker, print_json, styled
 from sic.errors import SicError
+
+if TYPE_CHECKING:
+    from sic.run import Run
 
 
 def verify(
@@ -23,13 +26,14 @@ def verify(
     import torch
     from rich.table import Table
 
+    from sic.data.views import readable, view_batches
     from sic.evaluate.axioms import as_json, measure
-    from sic.evaluate.outputs import readable, view_batches
     from sic.model import load
+    from sic.run import Run
 
     with Talker() as talker:
         loaded = load(model)
-        name, files = _images(model, data, loaded.config.data, talker)
+        name, files = _images(Run(model, loaded.config, f"sic verify {model} DATA"), data, talker)
         files, bad = readable(files[:limit])
         for file, reason in bad:
             talker.warn(f"Skipped {file}: {reason}.")
@@ -71,13 +75,12 @@ def verify(
         raise typer.Exit(1)
 
 
-def _images(model: Path, data: str | None, card: dict[str, Any], talker: Talker) -> tuple[str, list[Path]]:
+def _images(run: "Run", data: str | None, talker: Talker) -> tuple[str, list[Path]]:
     """The test images of a dataset (else validation, else training); or simply the images in a folder."""
-    from sic.cli.files import image_files
-    from sic.cli.own_data import open_data
+    from sic.cli.files import image_files, labelled_images
 
     try:
-        opened = open_data(model, data, card, talker, "verify")
+        opened = labelled_images(run, data, talker)
     except SicError:
         if data is None:
             raise

@@ -14,16 +14,17 @@ from sic.clinic.diagnostics import diagnose
 from sic.clinic.examined import Examined
 from sic.clinic.findings import Commands, Finding
 from sic.clinic.history import Record, now, standing, taken_out
-from sic.clinic.latents import Latents, embed, write_cache
 from sic.clinic.look import Candidate, Reliance, SupportInfo
-from sic.clinic.material import find_material
 from sic.clinic.outcome import Outcome, compare
 from sic.clinic.plan import class_index, plan
 from sic.data import UnreadableImage, read_image
 from sic.data.dataset import Progress
 from sic.directory import SavedModel
 from sic.errors import SicError
+from sic.latents import Latents
 from sic.methods import SIC
+from sic.model import Model, load
+from sic.run import ImagesNotFound, Run
 from sic.supports import Case, Edit, Support, find_support, replaced
 
 FAR = 0.02
@@ -33,41 +34,46 @@ FAR = 0.02
 class Clinic:
     """The supports of the model in a directory. Only `apply` and `undo` change the model there."""
 
-    def __init__(self, folder: str | Path, data: str | Path | None = None, progress: Progress | None = None) -> None:
-        """`data`: where the images are that the model was trained on, if no longer where they were.
+    def __init__(
+        self,
+        folder: str | Path,
+        data: str | Path | None = None,
+        progress: Progress | None = None,
+        model: Model | None = None,
+    ) -> None:
+        """Open the model in `folder` and embed its images.
 
-        `progress` is told how many images are embedded, of those that the cache in the directory does not know.
+        Args:
+            folder: The model directory.
+            data: Where the images are that the model was trained on, if no longer where they were.
+            progress: Told how many images are embedded, of those whose latents are not known.
+            model: The model of that directory, if it is loaded already. An edit changes its supports.
         """
         self.folder, self._data = Path(folder), data
         self._version = directory.version(self.folder)
-        model = directory.load(self.folder, directory.best_device())
-        classifier, preprocessing = model.classifier, model.config.preprocessing
-        if not isinstance(classifier, SIC):
+        model = model or load(self.folder, directory.best_device())
+        if not isinstance(model.classifier, SIC):
             raise SicError(f"{folder} is a {model.config.method} model: it has no supports to edit.")
         if len({(support.label, support.source) for support in model.supports}) < len(model.supports):
             raise SicError(f"The supports of {folder} are not single training images, so they cannot be exchanged.")
-        self.material = find_material(self.folder, model.config, data)
-        everyone = [sample for samples in self.material.splits.values() for sample in samples]
-        latents, fresh = embed(classifier.encoder, preprocessing, self.folder, everyone, progress)
-        self.problems = [*self.material.problems]
+        self.images = Run(self.folder, model.config).images(data)
+        everyone = [sample for samples in self.images.splits.values() for sample in samples]
+        latents = model.embed(everyone, own=True, progress=progress)
+        self.problems = [*self.images.problems]
         """Sentences about images that are missing."""
         self.problems += [f"{id} cannot be used any more: {reason}." for id, reason in latents.unreadable.items()]
+        self.problems += [] if latents.problem is None else [latents.problem]
         splits = {
-            split: [sample for sample in samples if sample.id in latents.rows]
-            for split, samples in self.material.splits.items()
+            split: [sample for sample in samples if sample.id in latents]
+            for split, samples in self.images.splits.items()
         }
         for split in ("train", "validation"):
             if not splits[split]:
-                raise SicError(f"None of the {split} images in {self.material.root} can be read any more.")
-        vectors = classifier.support_vectors.cpu()
-        self.problems += _trust(model.supports, vectors, latents, self.material.root)
+                raise SicError(f"None of the {split} images in {self.images.root} can be read any more.")
+        vectors = model.sic.support_vectors.cpu()
+        self.problems += _trust(model.supports, vectors, latents, self.images.root)
         cases = [Case(support.label, support.source, support.pinned) for support in model.supports]
         self.examined = Examined(model, cases, vectors, splits, latents)
-        if fresh:
-            try:
-                write_cache(classifier.encoder, preprocessing, self.folder, everyone, latents)
-            except OSError as error:
-                self.problems.append(f"{self.folder} cannot keep the latents ({error.strerror}): they take time again.")
 
     @property
     def classes(self) -> Sequence[str]:
@@ -141,11 +147,11 @@ class Clinic:
     def diagnose(self, pixels: bool = True, progress: Progress | None = None) -> Sequence[Finding]:
         """What a person should look at, the serious things first. Without `pixels` at once, but not everything."""
         data = None if self._data is None else str(self._data)
-        return diagnose(self.examined, Commands(self.folder, data, self.material.where), pixels, progress)
+        return diagnose(self.examined, Commands(self.folder, data, self.images.where), pixels, progress)
 
     def _plan(self, edit: Edit) -> tuple[int, Sequence[Case]]:
         unwanted = {(class_index(self.classes, label), source) for label, source in taken_out(self.history())}
-        return plan(edit, self.examined, self.material, unwanted)
+        return plan(edit, self.examined, self.images, unwanted)
 
     def _with(self, cases: Sequence[Case]) -> Examined:
         """The same model with other supports."""
@@ -155,7 +161,7 @@ class Clinic:
         for case in cases:
             vector = known.get((case.label, case.source))
             if vector is None:
-                if case.source not in before.latents.rows:
+                if case.source not in before.latents:
                     raise SicError(f"The image {case.source} can no longer be read, so it cannot be a support again.")
                 vector = before.latents.of([case.source])[0]
             vectors.append(vector)
@@ -169,16 +175,16 @@ class Clinic:
         edited = " and the supports were edited" if standing(records) else ""
         measured["validation"]["note"] = f"the best epoch was chosen{edited} on these images"
         config = with_changes(after.model.config, figures=measured, edits=[asdict(record) for record in records])
-        model = SavedModel(classifier, config, [*self._pictured(after.cases)])
+        saved = SavedModel(classifier, config, [*self._pictured(after.cases)])
         held = classifier.support_vectors, classifier.support_classes
         try:
             classifier.support_vectors = after.vectors.to(held[0])
             classifier.support_classes = after.labels.to(held[1])
-            self._version = directory.save(model, self.folder, replacing=self._version)
+            self._version = directory.save(saved, self.folder, replacing=self._version)
         except BaseException:
             classifier.support_vectors, classifier.support_classes = held
             raise
-        self.examined = with_changes(after, model=model)
+        self.examined = with_changes(after, model=Model(saved, self.folder))
 
     def _pictured(self, cases: Sequence[Case]) -> Sequence[Support]:
         """The cases with their pictures, where the model keeps any."""
@@ -205,16 +211,15 @@ def _trust(supports: Sequence[Support], vectors: Tensor, latents: Latents, root:
     """
     strangers = []
     for support, vector in zip(supports, vectors, strict=True):
-        row = latents.rows.get(support.source)
-        if row is None:
+        if support.source not in latents:
             continue
-        if (latents.values[row] - vector).norm() > FAR * vector.norm() + 1e-6:
+        if (latents.of([support.source])[0] - vector).norm() > FAR * vector.norm() + 1e-6:
             strangers.append(f"{support.source} is not the image any more that the model's support was made of.")
         else:
-            latents.values[row] = vector
+            latents.replace(support.source, vector)
     if 2 * len(strangers) > len(supports):
-        raise SicError(
+        raise ImagesNotFound(
             f"The images in {root} are not those that the model was trained on ({len(strangers)} of its supports "
-            "differ); pass those: --data PATH."
+            "differ); say where they are: --data PATH."
         )
     return strangers

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sic.clinic.latents import Latents
 from sic.data.dataset import Sample
-from sic.directory import SavedModel
+from sic.latents import Latents
 from sic.methods import SIC
+from sic.model import Model
 from sic.predictions import Predictions
 from sic.supports import Case
 
@@ -17,7 +17,7 @@ from sic.supports import Case
 class Examined:
     """Everything is on the CPU but the model itself, whose own supports do not count here."""
 
-    model: SavedModel
+    model: Model
     cases: list[Case]
     vectors: Tensor
     """S×d, of the cases."""
@@ -27,8 +27,7 @@ class Examined:
 
     @property
     def classifier(self) -> SIC:
-        assert isinstance(self.model.classifier, SIC)
-        return self.model.classifier
+        return self.model.sic
 
     @property
     def classes(self) -> list[str]:

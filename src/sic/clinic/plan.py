@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 
 from sic.clinic.examined import Examined
-from sic.clinic.material import Material
 from sic.data.dataset import Sample
 from sic.errors import SicError
+from sic.run import RunImages
 from sic.supports import Case, Edit, find_support, replaced, select_class
 
 
-def plan(edit: Edit, examined: Examined, material: Material, unwanted: set[tuple[int, str]]) -> tuple[int, list[Case]]:
+def plan(edit: Edit, examined: Examined, images: RunImages, unwanted: set[tuple[int, str]]) -> tuple[int, list[Case]]:
     """The class that the edit is about, and all cases after it.
 
     `unwanted`: images that the user took out before, with the class; they are not selected again.
@@ -25,7 +25,7 @@ def plan(edit: Edit, examined: Examined, material: Material, unwanted: set[tuple
     if edit.action == "add":
         label = class_index(examined.classes, str(edit.label))
         own = [case for case in cases if case.label == label]
-        return label, replaced(cases, label, [*own, Case(label, _image(edit, label, examined, material))])
+        return label, replaced(cases, label, [*own, Case(label, _image(edit, label, examined, images))])
     assert edit.support is not None
     index = find_support(cases, edit.support)
     case = cases[index]
@@ -38,7 +38,7 @@ def plan(edit: Edit, examined: Examined, material: Material, unwanted: set[tuple
             )
         return case.label, cases[:index] + cases[index + 1 :]
     if edit.action == "replace":
-        image = _image(edit, case.label, examined, material)
+        image = _image(edit, case.label, examined, images)
         return case.label, [*cases[:index], Case(case.label, image), *cases[index + 1 :]]
     pinned = edit.action == "pin"
     if case.pinned == pinned:
@@ -46,9 +46,9 @@ def plan(edit: Edit, examined: Examined, material: Material, unwanted: set[tuple
     return case.label, [*cases[:index], replace(case, pinned=pinned), *cases[index + 1 :]]
 
 
-def _image(edit: Edit, label: int, examined: Examined, material: Material) -> str:
+def _image(edit: Edit, label: int, examined: Examined, images: RunImages) -> str:
     """The id of the image that is to stand for a class."""
-    image = find_image(str(edit.image), examined, material)
+    image = find_image(str(edit.image), examined, images)
     _refuse(image, label, edit.force, examined)
     if any(case.label == label and case.source == image.id for case in examined.cases):
         raise SicError(f"{image.id} is a support of {examined.classes[label]} already; choose another image.")
@@ -61,14 +61,14 @@ def class_index(classes: Sequence[str], name: str) -> int:
     return classes.index(name)
 
 
-def find_image(said: str, examined: Examined, material: Material) -> Sample:
+def find_image(said: str, examined: Examined, images: RunImages) -> Sample:
     """The training image that a user means: by its id, or by the path of its file."""
     for sample in examined.splits["train"]:
         if said in (sample.id, str(sample.path)):
             return sample
-    if said in material.skipped:
-        raise SicError(f"{said} cannot be a support: it was left out of the training ({material.skipped[said]}).")
-    for split, samples in material.splits.items():
+    if said in images.skipped:
+        raise SicError(f"{said} cannot be a support: it was left out of the training ({images.skipped[said]}).")
+    for split, samples in images.splits.items():
         for sample in samples:
             if said not in (sample.id, str(sample.path)):
                 continue
@@ -78,7 +78,7 @@ def find_image(said: str, examined: Examined, material: Material) -> Sample:
                 f"{said} is a {split} image: as a support it would be compared with itself there. Choose a training "
                 "image."
             )
-    raise SicError(f"No training image in {material.root} is called {said!r}; give its path below that folder.")
+    raise SicError(f"No training image in {images.root} is called {said!r}; give its path below that folder.")
 
 
 def _refuse(image: Sample, label: int, force: bool, examined: Examined) -> None:

@@ -1,6 +1,5 @@
 """How often the model is right."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,16 +7,17 @@ from torch import Tensor
 
 from sic.data.labels import average_precisions, mean_precision, split_targets
 from sic.evaluate.calibration import calibration_figures
-from sic.predictions import Answers
+from sic.predictions import Predictions
 
 
-def detailed_figures(answers: Answers, wanted: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+def detailed_figures(predictions: Predictions) -> dict[str, Any]:
     """All of `Answers.figures`, `auroc` and `map` (means over the classes that have one), calibration, `per_class`,
-    and for single labels the `confusion` matrix. `wanted`: n×C targets."""
+    and for single labels the `confusion` matrix."""
+    wanted = predictions.targets
     truth, counts = split_targets(wanted)
-    single = answers.task == "single"
-    precisions, areas = average_precisions(answers.scores, wanted), aurocs(answers.scores, wanted)
-    said = answers.answers
+    single = predictions.task == "single"
+    precisions, areas = average_precisions(predictions.scores, wanted), aurocs(predictions.scores, wanted)
+    said = predictions.answers
     rows = [
         {
             "class": name,
@@ -27,16 +27,16 @@ def detailed_figures(answers: Answers, wanted: Tensor, classes: Sequence[str]) -
             "average_precision": precisions[label],
             "auroc": areas[label],
         }
-        for label, name in enumerate(classes)
+        for label, name in enumerate(predictions.classes)
     ]
     known = [area for area in areas if area is not None]
-    result = answers.figures(wanted, classes) | {
+    result = predictions.quality | {
         "map": mean_precision(precisions),
         "auroc": sum(known) / len(known) if known else None,
-        **calibration_figures(answers.probabilities, truth, counts, single),
+        **calibration_figures(predictions.probabilities, truth, counts, single),
         "per_class": rows,
     }
-    return result | ({"confusion": confusion(answers.nearest, truth).tolist()} if single else {})
+    return result | ({"confusion": confusion(predictions.nearest, truth).tolist()} if single else {})
 
 
 def _share(what: Tensor, among: Tensor) -> float | None:

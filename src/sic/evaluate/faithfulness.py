@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from sic.evaluate.outputs import Watch, device_of, nobody, probabilities
+from sic.evaluate.outputs import Watch, device_of, nobody
 from sic.methods import Classifier
 
 STEPS = 20
@@ -51,7 +51,7 @@ def removal_curves(classifier: Classifier, start: Tensor, end: Tensor, order: Te
     found = []
     for share in torch.linspace(0, 1, STEPS + 1).tolist():
         logits = classifier(torch.where((order < share)[:, None], end, start))
-        probability = probabilities(classifier, logits).gather(1, targets[:, None])[:, 0]
+        probability = classifier.probabilities(logits.double()).gather(1, targets[:, None])[:, 0]
         found.append(torch.stack([(logits.argmax(1) == targets).double(), probability]))
     return torch.stack(found, 2).cpu()
 

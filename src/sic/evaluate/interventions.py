@@ -17,7 +17,8 @@ from sic.data.birds import LABELS, PARTS
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing, read_image
 from sic.data.layouts.funnybirds import object_counts, part_map, without_object, without_parts
-from sic.evaluate.outputs import FileViews, Watch, decoders, device_of, logits, nobody
+from sic.data.views import FileViews, decoders
+from sic.evaluate.outputs import Watch, device_of, logits, nobody
 from sic.methods import Classifier, Contributions, opacity
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,8 @@ from sic.data.birds import PARTS, masks
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing, read_image
 from sic.data.layouts.funnybirds import part_map, without_parts
-from sic.evaluate.outputs import logits, view_batches
+from sic.data.views import view_batches
+from sic.evaluate.outputs import logits
 from sic.methods import Classifier
 
 

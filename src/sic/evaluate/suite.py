@@ -8,43 +8,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sic.data.dataset import ImageData, Task
-from sic.data.images import Preprocessing
-from sic.data.labels import targets
+from sic.data.dataset import ImageData
 from sic.data.layouts.funnybirds import has_interventions
+from sic.data.views import view_batches
 from sic.errors import SicError
 from sic.evaluate.accuracy import detailed_figures
 from sic.evaluate.faithfulness import deletion_insertion, randomisation, stability
 from sic.evaluate.funnybirds import funnybirds
-from sic.evaluate.held_out import HeldOut, spread
 from sic.evaluate.localisation import box_pointing_game, grid_pointing_game
-from sic.evaluate.outputs import Watch, logits, nobody, view_batches
+from sic.evaluate.outputs import Watch, nobody
 from sic.evaluate.unfamiliar import blurred_noise, drawn_birds, noise, unfamiliar
-from sic.methods import Classifier
-from sic.predictions import Answers
+from sic.model import Model
+from sic.predictions import Predictions
+from sic.run import spread
 
 PROTOCOLS = ("accuracy", "funnybirds", "localisation", "faithfulness", "unfamiliar")
 MOST = {"faithfulness": 32, "boxes": 500, "grids": 32, "strangers": 200}
 """Images (or grids of them) that are looked at where nobody says how many."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is evaluated."""
-
-    classifier: Classifier
-    classes: Sequence[str]
-    task: Task
-    preprocessing: Preprocessing
-
-
 @dataclass
 class Suite:
-    """The protocols, one method each: figures, or the reason why there are none. Logits are computed once."""
+    """The protocols, one method each: figures, or the reason why there are none."""
 
-    subject: Subject
+    model: Model
     data: ImageData
-    images: HeldOut
+    predictions: Predictions
     limit: int | None = None
     """Of all protocols: no more images than this, spread evenly."""
     strangers: Mapping[str, Iterable[Tensor]] = field(default_factory=dict)
@@ -52,20 +41,12 @@ class Suite:
     seed: int = 0
     watch: Watch = nobody
 
-    def __post_init__(self) -> None:
-        everything = self.images.samples
-        self.samples = [everything[row] for row in spread(len(everything), self.limit)]
-        paths = [sample.path for sample in self.samples]
-        classifier, view = self.subject.classifier, self.subject.preprocessing
-        found = logits(classifier, paths, view, lambda *count: self.watch("predictions", *count))
-        self.answers = Answers(found, self.subject.task, getattr(classifier, "loss", "bce"))
-
     def run(self, only: Sequence[str] = PROTOCOLS) -> dict[str, Any]:
         """Figures by protocol; `left_out` says which do not apply, and why."""
         result: dict[str, Any] = {
-            "data": self.images.name,
-            "caution": self.images.caution,
-            "images": len(self.samples),
+            "data": self.predictions.name,
+            "caution": self.predictions.caution,
+            "images": len(self.predictions),
             "left_out": {},
         }
         for name in only:
@@ -81,25 +62,26 @@ class Suite:
         return min(MOST[what], self.limit or MOST[what])
 
     def accuracy(self) -> dict[str, Any]:
-        wanted = targets(self.samples, len(self.subject.classes))
-        return detailed_figures(self.answers, wanted, self.subject.classes)
+        return detailed_figures(self.predictions)
 
     def funnybirds(self) -> dict[str, Any] | str:
-        if self.data.layout != "FunnyBirds" or not has_interventions(self.data.root, self.samples):
+        if self.data.layout != "FunnyBirds" or not has_interventions(self.data.root, self.predictions.samples):
             return "the images do not exist without each of their parts, as those of FunnyBirds do"
-        if list(self.subject.classes) != list(self.data.classes):
+        if list(self.model.classes) != list(self.data.classes):
             return "the model's classes are not all classes of the data"
-        return funnybirds(self.subject.classifier, self.data.root, self.samples, self.subject.preprocessing, self.watch)
+        return funnybirds(
+            self.model.classifier, self.data.root, self.predictions.samples, self.model.config.preprocessing, self.watch
+        )
 
     def localisation(self) -> dict[str, Any] | str:
-        classifier, view = self.subject.classifier, self.subject.preprocessing
+        classifier, view = self.model.classifier, self.model.config.preprocessing
         found: dict[str, Any] = {}
         for side in (2, 3):
             game = grid_pointing_game(
                 classifier,
-                self.samples,
+                self.predictions.samples,
                 view,
-                self.answers.probabilities,
+                self.predictions.probabilities,
                 side,
                 self._most("grids"),
                 self.seed,
@@ -107,34 +89,38 @@ class Suite:
             )
             if game is not None:
                 found[f"grid_{side}x{side}"] = game
-        boxed = [row for row, sample in enumerate(self.samples) if sample.boxes]
+        boxed = [row for row, sample in enumerate(self.predictions.samples) if sample.boxes]
         chosen = [boxed[number] for number in spread(len(boxed), self._most("boxes"))]
         boxes = box_pointing_game(
-            classifier, [self.samples[row] for row in chosen], view, self.answers.found[chosen], self.watch
+            classifier,
+            [self.predictions.samples[row] for row in chosen],
+            view,
+            self.predictions.found[chosen],
+            self.watch,
         )
         if boxes is not None:
             found["boxes"] = boxes
         return found or "there are no boxes, and too few classes of which an image is classified with confidence"
 
     def faithfulness(self) -> dict[str, Any]:
-        rows = spread(len(self.samples), self._most("faithfulness"))
-        paths = [self.samples[row].path for row in rows]
-        images = torch.cat(list(view_batches(paths, self.subject.preprocessing)))
-        arguments = self.subject.classifier, images, self.answers.nearest[rows]
+        rows = spread(len(self.predictions.samples), self._most("faithfulness"))
+        paths = [self.predictions.samples[row].path for row in rows]
+        images = torch.cat(list(view_batches(paths, self.model.config.preprocessing)))
+        arguments = self.model.classifier, images, self.predictions.nearest[rows]
         return deletion_insertion(*arguments, seed=self.seed, watch=self.watch) | {
             "stability": stability(*arguments, seed=self.seed, watch=self.watch),
             "randomisation": randomisation(*arguments, seed=self.seed, watch=self.watch),
         }
 
     def unfamiliar(self) -> dict[str, Any]:
-        count, size = self._most("strangers"), self.subject.preprocessing.size
+        count, size = self._most("strangers"), self.model.config.preprocessing.size
         kinds: dict[str, Iterable[Tensor]] = {
             "noise": noise(count, size, self.seed).split(64),
             "blurred noise": blurred_noise(count, size, self.seed).split(64),
         }
         if self.data.layout != "FunnyBirds":
             kinds["drawn birds"] = drawn_birds(count, size, self.seed).split(64)
-        return unfamiliar(self.subject.classifier, self.answers, kinds | dict(self.strangers))
+        return unfamiliar(self.model.classifier, self.predictions, kinds | dict(self.strangers))
 
 
 def plain(content: Any) -> Any:

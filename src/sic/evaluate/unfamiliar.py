@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,8 @@ def unfamiliar(classifier: Classifier, familiar: Answers, strangers: Mapping[str
     known = best_scores(familiar)
     result: dict[str, Any] = {"familiar": _refused(familiar)}
     for name, batches in strangers.items():
-        answers = replace(familiar, logits=torch.cat([classifier(batch.to(device)).cpu() for batch in batches]))
+        logits = torch.cat([classifier(batch.to(device)).cpu() for batch in batches])
+        answers = Answers(logits, familiar.task, familiar.loss)
         scores = best_scores(answers)
         result[name] = _refused(answers) | {score: refusal(known[score], scores[score]) for score in SCORES}
     return result

@@ -18,13 +18,12 @@ from sic.explain.explanation import (
     own_contributions,
 )
 from sic.explain.latent_space import ProjectionMethod
-from sic.explain.overview import Latents, Overview, look
+from sic.explain.overview import Overview, look
 from sic.explain.picture import rgba
 
 __all__ = [
     "ClassExplanation",
     "Explanation",
-    "Latents",
     "Overview",
     "ProjectionMethod",
     "SupportCase",

@@ -20,22 +20,13 @@ from sic.explain.latent_space import (
 )
 from sic.explain.picture import rgba
 from sic.methods import SIC
+from sic.predictions import Predictions
 from sic.supports import Support
 
 CHUNK = 32
 """Supports whose dynamic weights are held at a time."""
 DRAWN = 1500
 """Images in a projection: more are slower to place than they are worth looking at."""
-
-
-@dataclass(frozen=True)
-class Latents:
-    """Embedded images: who they are, what they show and `f⁺`."""
-
-    ids: list[str]
-    labels: list[tuple[int, ...]]
-    vectors: Tensor
-    """n×d."""
 
 
 @dataclass(frozen=True)
@@ -141,24 +132,27 @@ def look(
     classifier: SIC,
     supports: Sequence[Support],
     classes: Sequence[str],
-    latents: Latents | None = None,
+    predictions: Predictions | None = None,
     *,
     method: ProjectionMethod = "tsne",
     seed: int = 0,
 ) -> Overview:
-    """The overview of a model; with `latents` of images, also how these lie between the supports."""
+    """The overview of a model; with `predictions` for images, also how their latents lie between the supports."""
     vectors = classifier.support_vectors.detach()
     owners = [support.label for support in supports]
     similarity = support_similarity(vectors, owners, len(classes), classifier.b)
     of_supports = silhouette(vectors.float().cpu().numpy(), np.asarray(owners, dtype=np.intp), len(classes))
     of_images, image_similarity = None, None
-    if latents is not None:
-        image_similarity = class_similarity(
-            latents.vectors, latents.labels, vectors, owners, len(classes), classifier.b
-        )
-        alone = [row for row, own in enumerate(latents.labels) if len(own) == 1]
-        own = np.asarray([latents.labels[row][0] for row in alone], dtype=np.intp)
-        of_images = silhouette(latents.vectors[alone].float().cpu().numpy(), own, len(classes))
+    images: list[tuple[tuple[int, ...], str]] = []
+    latents = vectors[:0]
+    if predictions is not None and predictions.latents is not None:
+        images = [(sample.labels, sample.id) for sample in predictions.samples]
+        latents = predictions.latents.to(vectors)
+        labels = [own for own, _ in images]
+        image_similarity = class_similarity(latents, labels, vectors, owners, len(classes), classifier.b)
+        alone = [row for row, own in enumerate(labels) if len(own) == 1]
+        own = np.asarray([labels[row][0] for row in alone], dtype=np.intp)
+        of_images = silhouette(latents[alone].float().cpu().numpy(), own, len(classes))
     return Overview(
         list(classes),
         classifier.temperature,
@@ -168,8 +162,8 @@ def look(
         image_similarity,
         of_supports,
         of_images,
-        0 if latents is None else len(latents.ids),
-        _projection(vectors, supports, latents, method, seed),
+        len(images),
+        _projection(vectors, supports, latents, images, method, seed),
     )
 
 
@@ -209,18 +203,20 @@ def _views(classifier: SIC, supports: Sequence[Support], classes: Sequence[str])
 
 
 def _projection(
-    vectors: Tensor, supports: Sequence[Support], latents: Latents | None, method: ProjectionMethod, seed: int
+    vectors: Tensor,
+    supports: Sequence[Support],
+    latents: Tensor,
+    images: Sequence[tuple[tuple[int, ...], str]],
+    method: ProjectionMethod,
+    seed: int,
 ) -> Projection:
-    """Supports first; of many images, a random selection."""
+    """Supports first; of many images (labels and id of each), a random selection."""
     own = [((support.label,), support.source) for support in supports]
-    rows: NDArray[np.intp] = np.arange(0)
-    everything = vectors.float().cpu().numpy()
-    if latents is not None:
-        rows = np.arange(len(latents.ids))
-        if len(rows) > DRAWN:
-            rows = np.sort(np.random.default_rng(seed).choice(rows, DRAWN, replace=False))
-        own += [(latents.labels[row], latents.ids[row]) for row in rows]
-        everything = np.concatenate([everything, latents.vectors[torch.from_numpy(rows)].float().cpu().numpy()])
+    rows: NDArray[np.intp] = np.arange(len(images))
+    if len(rows) > DRAWN:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, DRAWN, replace=False))
+    own += [images[row] for row in rows]
+    everything = torch.cat([vectors, latents[torch.from_numpy(rows)]]).float().cpu().numpy()
     places, used = project(everything, method, seed)
     points = [
         Point(float(x), float(y), labels, id, number if number < len(supports) else None)

@@ -27,7 +27,7 @@ def add(app: FastAPI, site: Site) -> None:
                 await asyncio.sleep(0.1)
                 continue
             with contextlib.suppress(Refused):
-                await worker.run(lambda _: tests.look_further(engine.model))
+                await worker.run(lambda _: tests.embed_more(engine.model))
 
     def look_at_all() -> None:
         if engine.tests is None:
@@ -53,13 +53,13 @@ def add(app: FastAPI, site: Site) -> None:
                 places = list(range(len(tests.samples)))
             else:
                 key = "right" if show == "wrong" else "similar_case"
-                known = engine.test_list(range(len(tests.latents)))
+                known = engine.test_list(range(tests.embedded))
                 places = [entry["test"] for entry in known if entry.get(key) is False]
             return {
                 "set": tests.name,
                 "images": engine.test_list(places[offset : offset + limit]),
                 "matching": len(places),
-                "looked_at": len(tests.latents),
+                "looked_at": tests.embedded,
                 "of": len(tests.samples),
             }
 

@@ -12,7 +12,7 @@ from sic.clinic.history import standing
 from sic.data.dataset import Sample
 from sic.directory import CONFIG, stored
 from sic.errors import SicError
-from sic.model import Model, load
+from sic.model import load
 from sic.serve.engine import Engine
 from sic.serve.limits import Refused
 
@@ -136,7 +136,7 @@ class Desk:
         return self._changed(self.clinic.undo())
 
     def _changed(self, outcome: Outcome) -> dict[str, Any]:
-        self.engine.use(Model(self.clinic.examined.model))
+        self.engine.use(self.clinic.examined.model)
         self._known = self._stamp()
         return asdict(outcome)
 

@@ -39,6 +39,7 @@ class Engine:
 
     def use(self, model: Model) -> None:
         """Go on with the same network and other supports."""
+        model.latents.include(self.model.latents)
         self.model = model
         self._own.clear()
         self._overview = None
@@ -152,12 +153,12 @@ class Engine:
 
     def overview(self) -> dict[str, Any]:
         """How alike the classes are and where latents lie, with the test images as far as they have been looked at."""
-        known = self.tests.embedded(self.model) if self.tests is not None else None
-        number = 0 if known is None else len(known.ids)
+        known = self.tests.predictions(self.model)[1] if self.tests is not None else None
+        number = 0 if known is None else len(known)
         if self._overview is None or self._overview[0] != number:
             # Without their images, which would all be explained here: the page asks for those that it shows.
             cases = [replace(support, image=None) for support in self.model.supports]
-            found = look(self.classifier, cases, self.model.classes, known).as_json()
+            found = look(self.classifier, cases, self.model.classes, known if number else None).as_json()
             self._overview = number, {**found, "supports": self.supports()}
         return {"model": self.name, **self._overview[1]}
 
@@ -198,7 +199,7 @@ class Engine:
         entries = self.test_list([known[one.row] for one in found[:RELYING]])
         return {
             **self.supports()[index],
-            "looked_at": len(self.tests.latents),
+            "looked_at": self.tests.embedded,
             "of": len(self.tests.samples),
             "answers": len(found),
             "needed": sum(one.decisive for one in found),

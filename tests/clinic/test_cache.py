@@ -11,8 +11,8 @@ import torch
 import sic
 from sic import directory
 from sic.clinic import Clinic, Edit
-from sic.clinic.latents import CACHE
 from sic.directory import RUN
+from sic.latents import CACHE
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_cache_that_cannot_be_written_is_only_slow(model: Path, monkeypatch: p
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("sic.clinic.latents.write_atomically", refuse)
+    monkeypatch.setattr("sic.latents.write_atomically", refuse)
     clinic = Clinic(model)
     assert any("Permission denied" in problem for problem in clinic.problems)
     assert len(clinic.list()) == 8

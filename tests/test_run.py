@@ -6,7 +6,7 @@ import pytest
 
 from sic.data.dataset import Box, ImageData, Sample
 from sic.errors import SicError
-from sic.evaluate.held_out import CHOSEN_ON, SEEN, HeldOut, held_out
+from sic.run import CHOSEN_ON, SEEN, HeldOut, held_out
 
 
 def data(**splits: list[Sample]) -> ImageData:
