@@ -21,10 +21,10 @@ import sic
 import sic.data
 from sic.bcos import encode_colours
 from sic.evaluate.faithfulness import rank_correlations
-from sic.evaluate.held_out import spread
 from sic.explain.picture import signed
 from sic.methods import SIC, Contributions
 from sic.methods.contract import without_weights
+from sic.run import spread
 
 RESULT = Path("results/docs/adds_up.json")
 PICTURE = Path("docs/pictures/adds-up.png")

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 import sic
-from sic.clinic.latents import CACHE
 from sic.directory import CONFIG, NEXT, RUN, STAGING, SUPPORTS, WEIGHTS, load, read_run, save, version
 from sic.errors import SicError
 from sic.files import LOCK, inside, locked, write_atomically
+from sic.latents import CACHE
 from tests.test_directory import model
 
 
