@@ -1,12 +1,20 @@
 """A model directory from a stranger is data: reading it writes nothing and follows no link out of it."""
 
+import hashlib
+import io
+import json
 import shutil
+import struct
 import threading
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
+from safetensors.torch import save as save_tensors
 
 import sic
 from sic.directory import CONFIG, NEXT, RUN, STAGING, SUPPORTS, WEIGHTS, load, read_run, save, version
@@ -198,3 +206,109 @@ def test_a_temporary_name_cannot_be_guessed(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(FileExistsError):
         write_atomically(tmp_path / "a.json", lambda path: path.write_text("yours"))
     assert (tmp_path / "victim").read_text() == "mine"
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    """Change weights and keep the checksum right, or a key of the configuration (`preprocessing.size` with dots)."""
+    tensors = load_file(folder / WEIGHTS)
+    content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    for name, value in changes.items():
+        if name in tensors:
+            tensors[name] = tensors[name] * value
+        else:
+            *path, last = name.split(".")
+            reduce(dict.__getitem__, path, content)[last] = value
+    data = save_tensors(tensors)
+    (folder / WEIGHTS).write_bytes(data)
+    content["weights_sha256"] = hashlib.sha256(data).hexdigest()
+    (folder / CONFIG).write_text(json.dumps(content), encoding="utf-8")
+
+
+def sentence(folder: Path) -> str:
+    with pytest.raises(SicError) as caught:
+        sic.load(folder)
+    words = str(caught.value)
+    assert words.endswith(".") and "\n" not in words and len(words) < 400
+    return words
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_and_supports_must_be_finite(foreign: Path, value: float) -> None:
+    names = sorted(load_file(foreign / WEIGHTS))
+    weight = next(name for name in names if name.endswith("weight"))
+    for name in ("support_vectors", weight):
+        rewrite(foreign, **{name: value})
+        assert f"{name} holds numbers that are not finite" in sentence(foreign)
+        shutil.rmtree(foreign)
+        save(model(), foreign)
+
+
+WRONG: list[tuple[str, Any]] = [
+    *(("temperature", value) for value in (0, -1, float("nan"), float("inf"), "1", None, True, [1])),
+    *(("b", value) for value in (0, float("nan"), "2")),
+    *(("latent", value) for value in (0, -8, 10**12, 8.5, "8")),
+    *(("preprocessing.size", value) for value in (0, -1, 10**9, 16.5, "16", None)),
+    *(("preprocessing.fit", value) for value in ("bend", 1, None)),
+    *(("preprocessing", value) for value in ([], "16", None, 16)),
+    *(("classes", value) for value in ([], "abc", [1, 2, 3], ["a", "a", "b"], None, {"a": 1})),
+    *(("task", value) for value in ("double", 1, ["single"])),
+    *(("method", value) for value in (1, ["sic"], None)),
+    *(("backbone", value) for value in (1, ["resnet_tiny"], {"a": 1})),
+    *(("form", value) for value in ("plain", 1)),
+    *(("loss", value) for value in ("mse", 1)),
+    *(("relu", value) for value in ("no", 1)),
+    *(("format", value) for value in ("2", None, [2], {})),
+    *(("weights_sha256", value) for value in (1, None, [])),
+    *(("figures", value) for value in ([], "good")),
+    *(("edits", value) for value in ({}, [1], "none")),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_wrong_values_in_the_configuration_are_one_sentence(foreign: Path, name: str, value: Any) -> None:
+    if name == "weights_sha256":
+        content = json.loads((foreign / CONFIG).read_text(encoding="utf-8")) | {name: value}
+        (foreign / CONFIG).write_text(json.dumps(content), encoding="utf-8")
+    else:
+        rewrite(foreign, **{name: value})
+    assert str(foreign) in sentence(foreign)
+
+
+def test_nested_json_is_one_sentence(foreign: Path) -> None:
+    (foreign / CONFIG).write_text("[" * 100_000)
+    assert "is damaged" in sentence(foreign)
+    save(model(), foreign)
+    (foreign / SUPPORTS / "supports.json").write_text("[" * 100_000)
+    assert "does not hold readable supports" in sentence(foreign)
+
+
+@pytest.mark.parametrize("head", [b"", b"{", bytes(8), b"\xff" * 16, struct.pack("<Q", 2**40) + b"{}" + bytes(100)])
+def test_headers_of_weights_are_checked(foreign: Path, head: bytes) -> None:
+    (foreign / WEIGHTS).write_bytes(head)
+    content = json.loads((foreign / CONFIG).read_text(encoding="utf-8"))
+    content["weights_sha256"] = hashlib.sha256(head).hexdigest()
+    (foreign / CONFIG).write_text(json.dumps(content), encoding="utf-8")
+    assert "do not fit together" in sentence(foreign)
+
+
+@pytest.mark.parametrize(
+    "change", [{"class": "0"}, {"class": -1}, {"class": True}, {"source": 7}, {"box": 3}, {"box": [1, 2]}]
+)
+def test_wrong_values_of_a_support_are_one_sentence(foreign: Path, change: dict[str, Any]) -> None:
+    file = foreign / SUPPORTS / "supports.json"
+    entries = json.loads(file.read_text())
+    entries[0] |= change
+    file.write_text(json.dumps(entries))
+    assert str(foreign) in sentence(foreign)
+
+
+@pytest.mark.parametrize(("format", "side"), [("PNG", 3000), ("JPEG", 16), ("EPS", 16), ("TIFF", 16)])
+def test_a_picture_of_a_support_is_a_png_of_the_right_size(foreign: Path, format: str, side: int) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (side, side)).save(buffer, format)
+    (foreign / SUPPORTS / "00000.png").write_bytes(buffer.getvalue())
+    file = foreign / SUPPORTS / "supports.json"
+    entries = json.loads(file.read_text())
+    entries[0]["sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
+    file.write_text(json.dumps(entries))
+    assert "does not hold readable supports" in sentence(foreign)

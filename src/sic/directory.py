@@ -5,17 +5,20 @@ import json
 import os
 import platform
 import shutil
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from sic import backbones
 from sic.backbones import Form, Load
 from sic.card import model_card
+from sic.checks import check_classes, check_fields, check_finite
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
@@ -30,7 +33,7 @@ RUN = "run.json"
 """The record of a training run, beside the model: settings, split, where the data was."""
 STAGING, NEXT = ".staging", ".next"
 """A model that is being written, and one that is completely written and on its way to the places of the old one."""
-ATTEMPTS = 5
+ATTEMPTS = 20
 """To read a directory in which a new model is saved at the same time."""
 
 
@@ -178,10 +181,13 @@ def stored(folder: Path, name: str) -> Path:
 
 def read_stored(folder: Path, name: str) -> bytes:
     """The content of a file of the model; reading changes nothing in the directory."""
-    try:
-        return stored(folder, name).read_bytes()
-    except FileNotFoundError:  # a writer moved it to its place just now
-        return stored(folder, name).read_bytes()
+    for _ in range(ATTEMPTS):
+        try:
+            return stored(folder, name).read_bytes()
+        except FileNotFoundError:  # unless a writer moved it to its place just now
+            if not (folder / name).exists():
+                break
+    return stored(folder, name).read_bytes()
 
 
 def version(folder: Path) -> str:
@@ -190,6 +196,15 @@ def version(folder: Path) -> str:
         return hashlib.sha256(read_stored(folder, CONFIG)).hexdigest()
     except OSError:
         return ""
+
+
+def stamp(folder: Path) -> tuple[int, int] | None:
+    """Changes with every save, also of the same model; None where there is no model."""
+    try:
+        about = stored(folder, CONFIG).stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_mtime_ns
 
 
 def _write(model: SavedModel, folder: Path) -> None:
@@ -213,13 +228,17 @@ def read_config(folder: Path) -> tuple[Config, str]:
     """The configuration, and the checksum that the weights should have."""
     if not folder.is_dir():
         raise SicError(f"{folder} is not a model directory: there is no such folder.")
-    file = stored(folder, CONFIG)
-    if not file.is_file():
+    file = folder / CONFIG
+    try:
+        data = read_stored(folder, CONFIG)
+    except FileNotFoundError:
         unfinished = (folder / RUN).is_file()
         hint = "training has not finished there; continue it with --resume" if unfinished else f"it has no {CONFIG}"
-        raise SicError(f"{folder} is not a model directory: {hint}.")
+        raise SicError(f"{folder} is not a model directory: {hint}.") from None
+    except OSError as error:
+        raise SicError(f"{file} cannot be read ({error.strerror}).") from None
     try:
-        content = json.loads(read_stored(folder, CONFIG))
+        content = json.loads(data)
         if content["format"] > FORMAT:
             raise SicError(f"{file} was written by a newer sic (format {content['format']}); update sic to read it.")
         if content["format"] < FORMAT:
@@ -228,22 +247,26 @@ def read_config(folder: Path) -> tuple[Config, str]:
             raise SicError(f"{folder} holds a network with carried biases, which sic no longer has; train it again.")
         fields = {name: content[name] for name in Config.__dataclass_fields__ if name in content or name not in ADDED}
         fields["preprocessing"] = Preprocessing(**content["preprocessing"])
-        return Config(**fields), content["weights_sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        config = Config(**fields)
+        check_fields(config)
+        check_classes(config.classes)
+        return config, content["weights_sha256"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SicError(f"{file} is damaged ({error!r}); copy the model directory again.") from None
 
 
 def load(folder: Path, device: torch.device | str = "cpu") -> SavedModel:
     """Read a model directory; weights and support images must be the ones that were saved."""
-    for _ in range(ATTEMPTS):
-        before = version(folder)
+    for attempt in range(ATTEMPTS):
+        time.sleep(attempt * 0.01)
+        before = stamp(folder)
         try:
             model = _load(folder, device)
         except SicError:
-            if version(folder) == before:
+            if stamp(folder) == before:
                 raise
             continue
-        if version(folder) == before:
+        if stamp(folder) == before:
             return model
     raise SicError(f"{folder} is written to all the time; try again later.")
 
@@ -257,18 +280,21 @@ def _load(folder: Path, device: torch.device | str) -> SavedModel:
         raise SicError(f"{file} cannot be read ({error.strerror}); copy the model directory again.") from None
     if hashlib.sha256(data).hexdigest() != checksum:
         raise SicError(f"{file} is not the file that was saved (truncated or edited); copy the model directory again.")
-    supports = read_supports(folder / SUPPORTS, lambda name: read_stored(folder, f"{SUPPORTS}/{name}"))
+    side = config.preprocessing.size
+    supports = read_supports(folder / SUPPORTS, lambda name: read_stored(folder, f"{SUPPORTS}/{name}"), side)
     exact_arithmetic()
     # Parameters made inside a caller's inference mode could never be explained: they would lack a gradient.
     with torch.inference_mode(False):
         try:
             classifier = build(config, len(supports))
-            classifier.load_state_dict(load_tensors(data))
+            tensors = load_tensors(data)
+            check_finite(tensors)
+            classifier.load_state_dict(tensors)
             if classifier.case_classes != [support.label for support in supports]:
                 raise ValueError("the supports are of other classes")
-            if not all(label < len(config.classes) for label in classifier.case_classes):
+            if not all(0 <= label < len(config.classes) for label in classifier.case_classes):
                 raise ValueError("there are supports of unknown classes")
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError, SafetensorError) as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise SicError(f"The parts of {folder} do not fit together ({reason}); copy the directory again.") from None
         return SavedModel(classifier.to(device).eval(), config, supports)

@@ -1,3 +1,4 @@
+import io
 import struct
 import zlib
 from pathlib import Path
@@ -9,7 +10,7 @@ from PIL import Image, ImageOps
 
 from sic.data.boxes import size_of
 from sic.data.dataset import Box
-from sic.data.images import Preprocessing, UnreadableImage, read_image, to_tensor
+from sic.data.images import SCANS, Preprocessing, UnreadableImage, image_size, read_image, to_tensor
 
 
 def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -435,3 +436,43 @@ def test_tensors_are_channels_first_in_the_unit_interval() -> None:
     np.testing.assert_array_equal(tensor.numpy(), (pixels / np.float32(255)).transpose(2, 0, 1).astype(np.float32))
     tensor.zero_()
     np.testing.assert_array_equal(pixels, noise(5, 4))  # a copy, not a view
+
+
+def many_scans(side: int, scans: int) -> bytes:
+    """A progressive JPEG whose last scan is repeated."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (side, side), "teal").save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * (scans - data[:last].count(b"\xff\xda")) + data[-2:]
+
+
+def test_jpegs_of_many_scans_are_not_decoded(tmp_path: Path) -> None:
+    """They are small as files and go over the picture as often as they like."""
+    (tmp_path / "usual.jpg").write_bytes(many_scans(64, SCANS))
+    assert read(tmp_path / "usual.jpg").shape == (64, 64, 3)
+    data = many_scans(64, 24_000)
+    assert len(data) < 400_000
+    (tmp_path / "slow.jpg").write_bytes(data)
+    with pytest.raises(UnreadableImage, match="more than 200 scans"):
+        read_image(tmp_path / "slow.jpg")
+
+
+@pytest.mark.parametrize("format", ["EPS", "PCX", "SGI", "ICO", "XBM", "DDS"])
+def test_other_formats_are_not_tried_whatever_the_name(tmp_path: Path, format: str) -> None:
+    image = Image.new("1" if format == "XBM" else "RGB", (32, 32))
+    image.save(tmp_path / "a.png", format)
+    for function in (read_image, image_size):
+        with pytest.raises(UnreadableImage, match="not an image"):
+            function(tmp_path / "a.png")
+
+
+def test_no_program_is_started_for_postscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow has Ghostscript draw EPS files."""
+    started: list[object] = []
+    monkeypatch.setattr("subprocess.check_call", lambda *arguments, **_: started.append(arguments))
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", "gs")
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png", "EPS")
+    with pytest.raises(UnreadableImage):
+        read_image(tmp_path / "a.png")
+    assert not started

@@ -4,18 +4,20 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import IO, TYPE_CHECKING, BinaryIO, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
-from torch import Tensor
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from sic.data.dataset import Box
 from sic.data.members import is_member, member_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DICOM_SUFFIXES = frozenset([".dcm", ".dicom"])
 SUFFIXES = DICOM_SUFFIXES | frozenset(
@@ -46,6 +48,13 @@ LONGEST = 4
 """Times as long as wide: beyond that the ends are cut off, where a picture is cropped."""
 
 
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
+"""What Pillow may try. It knows many more, some of which start programs (EPS) or read other files."""
+SCANS = 200
+"""Most scans in a JPEG: each one goes over the whole picture again, and a few bytes are enough for one. Cameras and
+programs write about ten."""
+
+
 class UnreadableImage(Exception):
     """The reason why a file cannot be used, in a few words."""
 
@@ -56,20 +65,46 @@ def read_image(path: Path) -> Image.Image:
         from sic.data.dicom import read_dicom
 
         return read_dicom(path)
-    with reasons(path), Image.open(_file(path)) as image:
+    with reasons(path), _file(path) as file, open_picture(file) as image:
         return upright_rgb(image)
 
 
-def _file(path: Path) -> Path | BytesIO:
-    """What can be opened: the path, or what it leads to inside a tar file."""
+def _file(path: Path) -> BinaryIO:
+    """The opened file, or what the path leads to inside a tar file."""
     content = member_bytes(path)
-    return path if content is None else BytesIO(content)
+    return path.open("rb") if content is None else BytesIO(content)
 
 
-def upright_rgb(image: Image.Image) -> Image.Image:
+def open_picture(file: BinaryIO, unsigned: bool = True) -> ImageFile.ImageFile:
+    """Read the header of a picture, if it is of a format in `FORMATS`; not of those without a signature (TGA), if not
+    `unsigned`."""
+    return Image.open(file, formats=[name for name in _formats() if unsigned or name != "TGA"])
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Those of `FORMATS` that this Pillow was built with."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def upright_rgb(image: ImageFile.ImageFile) -> Image.Image:
     """The picture of an opened file, as `read_image` gives it."""
+    if image.format in ("JPEG", "MPO") and image.fp is not None and _scans(image.fp) > SCANS:
+        raise UnreadableImage(f"a JPEG of more than {SCANS} scans")
     image.load()
     return _to_rgb(_upright(image))
+
+
+def _scans(file: IO[bytes]) -> int:
+    """How often a JPEG begins a scan. In compressed data this marker cannot occur."""
+    place, found, last = file.tell(), 0, b""
+    file.seek(0)
+    while found <= SCANS and (chunk := file.read(1 << 20)):
+        found += (last + chunk).count(b"\xff\xda")
+        last = chunk[-1:]
+    file.seek(place)
+    return found
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -78,7 +113,7 @@ def image_size(path: Path) -> tuple[int, int]:
         from sic.data.dicom import dicom_size
 
         return dicom_size(path)
-    with reasons(path), Image.open(_file(path)) as image:
+    with reasons(path), _file(path) as file, open_picture(file) as image:
         width, height = image.size
         return (height, width) if _turn(image) in SIDEWAYS else (width, height)
 
@@ -232,6 +267,8 @@ class Preprocessing:
         return moved if moved.left < moved.right and moved.top < moved.bottom else None
 
 
-def to_tensor(pixels: Pixels) -> Tensor:
+def to_tensor(pixels: Pixels) -> "Tensor":
     """H×W×3 bytes → 3×H×W float in [0, 1]."""
+    import torch  # not above: a process that only decodes images does without
+
     return torch.from_numpy(np.array(pixels)).permute(2, 0, 1).float() / 255

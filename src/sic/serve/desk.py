@@ -10,7 +10,7 @@ import torch
 from sic.clinic import Clinic, Edit, Outcome
 from sic.clinic.history import standing
 from sic.data.dataset import Sample
-from sic.directory import CONFIG, stored
+from sic.directory import stamp
 from sic.errors import SicError
 from sic.model import load
 from sic.serve.engine import Engine
@@ -30,34 +30,26 @@ class Desk:
         self.done, self.total = 0, 0
         self._clinic: Clinic | None = None
         self._samples: dict[str, Sample] = {}
-        self._known = self._stamp()
-
-    def _stamp(self) -> tuple[int, int]:
-        """Changes whenever the model directory is written."""
-        about = stored(self.folder, CONFIG).stat()
-        return about.st_mtime_ns, about.st_ino
+        self._known = stamp(self.folder)
 
     @property
     def outdated(self) -> bool:
         """Whether somebody else, such as `sic supports`, has changed the model since."""
-        try:
-            return self._stamp() != self._known
-        except OSError:  # moved or deleted: what is loaded goes on answering
-            return False
+        return stamp(self.folder) not in (None, self._known)  # moved or deleted: what is loaded goes on answering
 
     def catch_up(self) -> None:
         """Go on with the supports that the model has on disk."""
-        stamp = self._stamp()
-        if stamp == self._known:
+        now = stamp(self.folder)
+        if now == self._known:
             return
         model = load(self.folder, self.engine.model.device)
-        before, now = self.engine.classifier.encoder.state_dict(), model.sic.encoder.state_dict()
-        if before.keys() != now.keys() or not all(torch.equal(before[name], now[name]) for name in now):
+        old, new = self.engine.classifier.encoder.state_dict(), model.sic.encoder.state_dict()
+        if old.keys() != new.keys() or not all(torch.equal(old[name], new[name]) for name in new):
             raise Refused(409, "There is another model in this place now; start sic serve again.")
         self.engine.use(model)
         if self.state == "open":
             self._clinic, self.state = None, "closed"
-        self._known = stamp
+        self._known = now
 
     def open(self) -> None:
         """Begin to open it, in a thread of its own: answers about images need not wait for that."""
@@ -137,7 +129,7 @@ class Desk:
 
     def _changed(self, outcome: Outcome) -> dict[str, Any]:
         self.engine.use(self.clinic.examined.model)
-        self._known = self._stamp()
+        self._known = stamp(self.folder)
         return asdict(outcome)
 
     def _same(self, edit: Edit, source: str | None) -> None:

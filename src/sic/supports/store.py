@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from PIL import Image
 from sic.errors import SicError
 from sic.files import inside
 
+Value = TypeVar("Value")
 LIST = "supports.json"
 PICTURE = re.compile(r"\d{5,}\.png")
 """The name of a support's picture: its number."""
@@ -73,23 +75,29 @@ def remove_unlisted(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def read_supports(folder: Path, read: Callable[[str], bytes] | None = None) -> list[Support]:
-    """The supports in `folder`; `read` returns the content of a file in it by its name."""
+def read_supports(folder: Path, read: Callable[[str], bytes] | None = None, side: int | None = None) -> list[Support]:
+    """The supports in `folder`; `read` returns the content of a file in it by its name, `side` is the pictures'."""
     read = read or (lambda name: inside(folder / name, folder).read_bytes())
     try:
         entries = json.loads(read(LIST))
         return [
             Support(
-                entry["class"],
-                entry["source"],
-                _read_image(read, entry),
+                _checked(entry["class"], int),
+                _checked(entry["source"], str),
+                _read_image(read, entry, side),
                 _read_box(entry.get("box")),
                 bool(entry.get("pinned")),
             )
             for entry in entries
         ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, Image.DecompressionBombError) as error:
         raise SicError(f"{folder} does not hold readable supports ({error}); copy the model directory again.") from None
+
+
+def _checked(value: object, kind: type[Value]) -> Value:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} should be of type {kind.__name__}")
+    return value
 
 
 def _read_box(box: list[int] | None) -> tuple[int, int, int, int] | None:
@@ -99,7 +107,9 @@ def _read_box(box: list[int] | None) -> tuple[int, int, int, int] | None:
     return left, top, right, bottom
 
 
-def _read_image(read: Callable[[str], bytes], entry: dict[str, str | None]) -> NDArray[np.uint8] | None:
+def _read_image(
+    read: Callable[[str], bytes], entry: dict[str, str | None], side: int | None
+) -> NDArray[np.uint8] | None:
     name = entry["image"]
     if name is None:
         return None
@@ -108,5 +118,7 @@ def _read_image(read: Callable[[str], bytes], entry: dict[str, str | None]) -> N
     data = read(name)
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ValueError(f"{name} has been changed")
-    with Image.open(io.BytesIO(data)) as image:
+    with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+        if side is not None and image.size != (side, side):  # before anything is decoded
+            raise ValueError(f"{name} has {image.size[0]}×{image.size[1]} pixels, not {side}×{side}")
         return np.asarray(image.convert("RGB"))
