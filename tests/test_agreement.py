@@ -102,7 +102,7 @@ def test_report(setting: Setting) -> None:
     page = gather(model, setting.served.folder, model.predictions(setting.served.tests.samples), cases=4)
     setting.agrees(_predictions(page.predictions))
     for group in page.groups:
-        for case in group.cases:
+        for case in group.examples:
             one = setting.expected[case.id]
             assert case.similar_case == one.similar_case and case.explanation.labels == one.labels
             for explained in case.explanation.classes:

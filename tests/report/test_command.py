@@ -42,5 +42,5 @@ def test_a_copied_model_has_a_page_without_test_images(sic: Sic, single: Saved, 
     (tmp_path / "copy" / "run.json").write_text(json.dumps(run))
     done = sic("report", tmp_path / "copy", "--out", tmp_path / "report.html")
     assert "are not at" in done.stderr and "without test images" in done.stderr
-    assert "No test images were at hand" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "No test images were available" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "gone" in sic.refuse("report", tmp_path / "copy", tmp_path / "gone", "--out", tmp_path / "report.html")

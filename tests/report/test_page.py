@@ -13,10 +13,10 @@ from sic.clinic.findings import Finding
 from sic.errors import SicError
 from sic.evaluate.metrics import METRICS
 from sic.report import Page, gather, render
-from sic.report.measurements import read_measurements
+from sic.report.page import read_measurements
 from tests.report.conftest import ODD, Element, Saved, make_page, parse, save_model
 
-SECTIONS = ["read", "quality", "cases", "confusions", "supports", "classes", "card"]
+SECTIONS = ["read", "quality", "examples", "confusions", "supports", "classes", "card"]
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +134,9 @@ def test_similarities_and_silhouettes_are_those_of_the_overview(single: Saved, p
 def test_cases_add_up_and_are_those_of_the_model(single: Saved, page: Page, tree: Element) -> None:
     assert page.predictions is not None
     paths = {sample.id: sample for sample in page.predictions.samples}
-    cases = [case for group in page.groups for case in group.cases]
+    cases = [case for group in page.groups for case in group.examples]
     assert len(cases) >= 6
-    elements = tree.all("details", class_="case")
+    elements = tree.all("details", class_="example")
     for case, element in zip(cases, elements, strict=True):
         assert case.id in element.all("summary")[0].text
         prediction = single.model.predict(paths[case.id].path)
@@ -164,7 +164,7 @@ def test_confusions_show_both_classes(page: Page, tree: Element) -> None:
     assert page.confusions
     for pair, element in zip(page.confusions, tree.all("details", class_="confusion"), strict=True):
         truth, said = (page.overview.classes[label] for label in (pair.truth, pair.said))
-        assert f"{truth} taken for {said} : {pair.number} of {pair.of} images" in element.one("summary").text
+        assert f"{truth} predicted as {said} : {pair.number} of {pair.of} images" in element.one("summary").text
         shown = [link.attributes["href"] for link in element.all("a")]
         assert shown == [f"#support-{s.index}" for label in (pair.truth, pair.said) for s in page.of_class(label)]
         assert element.one("div", class_="examples").all("img")
@@ -184,7 +184,7 @@ def test_without_pictures_the_page_says_so(single: Saved, tmp_path: Path) -> Non
     tree = parse(render(make_page(tmp_path, single.data, cases=1)))
     section = tree.one("section", id="supports")
     assert not section.all("img")
-    assert "saved without pictures" in section.text
+    assert "saved without images" in section.text
     assert number(section.all("p", class_="facts")[0].text) > 0
     check_accessible(tree)
 
@@ -201,7 +201,7 @@ def test_without_images_there_are_no_test_cases(single: Saved) -> None:
         "classes",
         "card",
     ]
-    assert "No test images were at hand" in tree.one("section", id="quality").text
+    assert "No test images were available" in tree.one("section", id="quality").text
 
 
 def test_multi_label(multi: Saved) -> None:
@@ -217,12 +217,12 @@ def test_multi_label(multi: Saved) -> None:
     assert "mean average precision" in tree.one("section", id="quality").text
     truth = {sample.id: {multi.data.classes[label] for label in sample.labels} for sample in page.predictions.samples}
     for group in page.groups:
-        for case in group.cases:
+        for case in group.examples:
             asked = case.classes[0]
             assert set(case.truth) == truth[case.id]
             assert case.right == ((asked.logit >= 0) == (asked.name in truth[case.id]))
-        assert all(case.right for case in group.cases) or group.anchor != "right"
-        assert not any(case.right for case in group.cases) or group.anchor != "wrong"
+        assert all(case.right for case in group.examples) or group.anchor != "right"
+        assert not any(case.right for case in group.examples) or group.anchor != "wrong"
 
 
 def test_findings_are_shown(page: Page, tree: Element) -> None:

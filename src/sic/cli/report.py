@@ -60,7 +60,7 @@ def report(
         "tried_on": None
         if predictions is None
         else {"name": predictions.name, "images": len(predictions), **predictions.quality},
-        "cases": {group.anchor: [case.id for case in group.cases] for group in page.groups},
+        "cases": {group.anchor: [case.id for case in group.examples] for group in page.groups},
         "figures": [str(path) for path in drawn],
         "overview": page.overview.as_json(),
     }

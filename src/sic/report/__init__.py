@@ -1,6 +1,6 @@
-"""Figures and the self-contained HTML report."""
+"""The self-contained HTML report, and its figures as files."""
 
-from sic.report.content import Page, gather
-from sic.report.page import render
+from sic.report.html import render
+from sic.report.page import Page, gather
 
 __all__ = ["Page", "gather", "render"]

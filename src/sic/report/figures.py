@@ -1,11 +1,10 @@
-"""The page's figures as files: support sheets, heat maps, silhouette, projection, explanations."""
+"""The figures of the report as files: supports, heat maps, silhouettes, projection, explanations."""
 
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -13,15 +12,13 @@ from numpy.typing import NDArray
 
 from sic.explain import Overview
 from sic.explain.overview import SupportView
-from sic.explain.picture import signed
 from sic.explain.prose import percent
 from sic.explain.render import case_name
-from sic.report.class_views import IN_A_TABLE, PALETTE, blue
-from sic.report.content import Page, Watch
-from sic.report.pictures import on_white
+from sic.report.classes import IN_A_TABLE, PALETTE, blue, support_colours, support_map
+from sic.report.page import Page, Watch
 
 PANEL = 1.25
-"""Inches of a picture."""
+"""Size of a picture in inches."""
 CLASSES_PER_SHEET = 12
 GREY = "#6b6b6b"
 
@@ -46,18 +43,18 @@ def draw(page: Page, folder: Path, formats: Sequence[str], watch: Watch | None =
         for suffix in formats:
             files.append(folder / f"{name}.{suffix}")
             figure.savefig(files[-1], dpi=200)
-    cases = [(group.anchor, number, case) for group in page.groups for number, case in enumerate(group.cases, 1)]
-    for done, (kind, number, case) in enumerate(cases, 1):
+    shown = [(group.anchor, number, one) for group in page.groups for number, one in enumerate(group.examples, 1)]
+    for done, (kind, number, example) in enumerate(shown, 1):
         for suffix in formats:
             files.append(folder / f"explanation-{kind}-{number:02d}.{suffix}")
-            case.explanation.save(files[-1])
+            example.explanation.save(files[-1])
         if watch is not None:
-            watch("drawing", done, len(cases))
+            watch("drawing", done, len(shown))
     return files
 
 
 def support_sheet(overview: Overview, labels: Sequence[int]) -> Figure:
-    """A row per class; of each support the image, its raw signed map and its colour picture."""
+    """A row per class; for each support its image, its raw signed map and its colour picture."""
     groups = [overview.of_class(label) for label in labels]
     most = max(1, *(len(group) for group in groups))
     width, height = most * (3 * PANEL + 0.25) + 1.3, len(groups) * (PANEL + 0.34) + 0.15
@@ -81,8 +78,7 @@ def support_sheet(overview: Overview, labels: Sequence[int]) -> Figure:
 def _three(view: SupportView) -> list[object]:
     if view.image is None or view.map is None or view.rgba is None:
         return [None]
-    pixels = torch.from_numpy(view.image.astype(np.float32) / 255).permute(2, 0, 1)
-    return [view.image, signed(torch.from_numpy(view.map), pixels, smooth=False)[0], on_white(view.rgba)]
+    return [view.image, support_map(view)[0], support_colours(view)]
 
 
 def _panel(axes: Axes, pixels: object) -> None:
@@ -97,7 +93,7 @@ def _panel(axes: Axes, pixels: object) -> None:
 
 
 def heat_map(evidence: NDArray[np.float64], rows: str, classes: Sequence[str]) -> Figure:
-    """Mean evidence per case, C×C, of what the `rows` are; with numbers where there is room for them."""
+    """Mean evidence per case, C×C; `rows` names what the rows are. Shows numbers if there is room."""
     number = len(evidence)
     side = min(max(3.0, 0.45 * number), 16.0)
     figure = Figure(figsize=(side + 2.2, side + 1.2), layout="constrained")
@@ -122,7 +118,7 @@ def heat_map(evidence: NDArray[np.float64], rows: str, classes: Sequence[str]) -
 
 
 def silhouette(overview: Overview) -> Figure:
-    """A bar per class."""
+    """The silhouette score of each class as a bar."""
     scores = overview.image_silhouette or overview.support_silhouette
     assert scores is not None
     values = [np.nan if value is None else value for value in scores.per_class]
@@ -162,7 +158,7 @@ def projection(overview: Overview) -> Figure:
     axes.set_xticks([])
     axes.set_yticks([])
     method = {"tsne": "t-SNE", "pca": "PCA"}[overview.projection.method]
-    axes.set_title(f"{method} of latents; diamonds: supports, by their number", fontsize=9)
+    axes.set_title(f"{method} of the latents; diamonds are the cases, with their numbers", fontsize=9)
     return figure
 
 

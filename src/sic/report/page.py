@@ -1,115 +1,247 @@
-"""The page: one HTML file that holds everything it shows."""
+"""The content of the report, before any HTML is written."""
 
-import re
+import base64
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from sic.card import model_card
-from sic.evaluate.metrics import ACCURACY
-from sic.explain.html import environment, points
-from sic.explain.prose import TOO_MUCH_NEGATIVE
-from sic.report.class_views import PALETTE
-from sic.report.content import Page
+from sic.clinic.findings import Finding
+from sic.directory import CONFIG, read_stored
+from sic.errors import SicError
+from sic.evaluate.metrics import (
+    EVALUATION,
+    FUNNYBIRDS,
+    FUNNYBIRDS_SUMMARY,
+    KINDS,
+    Metric,
+    Share,
+    funnybirds_values,
+    localisation_shares,
+)
+from sic.explain import Overview
+from sic.model import Model
+from sic.predictions import Predictions
+from sic.report.classes import HeatMap, Plane, SupportCard, heat_map, plane, support_cards
+from sic.report.examples import Confusion, ConfusionView, ExampleView, confusion_view, confusions, example_view, select
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-FITS = {
-    "squash": "the whole image is pressed into a square, so that nothing is cut off",
-    "crop": "its central square is taken, so that what lies outside is never seen",
-}
+CONFUSIONS = 8
+"""The most pairs of confused classes that are shown."""
+Watch = Callable[[str, int, int], None]
+"""Called with the name of a task, the number of finished items and their total."""
 
 
-def render(page: Page) -> str:
-    """The whole file."""
-    made = environment("sic.report", "sic.explain")
-    made.filters |= {
-        "capital": lambda text: text[:1].upper() + text[1:],
-        "day": _day,
-        "percent1": lambda value: "–" if value is None else f"{100 * value:.1f} %",
-        "plain": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
-        "precision": lambda value: "–" if value is None else f"{value:.3f}",
-        "round2": lambda value: "–" if value is None else f"{value:.2f}".replace("-", "−"),
-        "signed2": lambda value: "–" if value is None else points(value),
-    }
-    made.globals |= {"palette": PALETTE, "too_negative": TOO_MUCH_NEGATIVE}
-    return made.get_template("page.html").render(
-        page=page,
-        lead=_lead(page),
-        contents=_contents(page),
-        figures=[] if page.predictions is None else _figures(page.predictions.quality),
-        recorded=_recorded(page.config["figures"]),
-        card=_card(page.config),
-        preprocessing=_preprocessing(page.config["preprocessing"]),
+@dataclass(frozen=True)
+class ExampleGroup:
+    """Examples of one kind, and how they were chosen."""
+
+    anchor: str
+    title: str
+    note: str
+    examples: list[ExampleView]
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """The performance on one class, and how well its latents are separated."""
+
+    label: int
+    name: str
+    images: int
+    found: int
+    """Images of the class that are predicted as such."""
+    average_precision: float | None
+    taken_for: tuple[str, int] | None
+    silhouette: float | None
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """FunnyBirds as a radar chart and a table; localisation as shares. Empty if not measured."""
+
+    radar: str | None = None
+    """Data URI."""
+    kinds: tuple[str, ...] = ()
+    """Which maps were scored: the columns of the table."""
+    rows: tuple[tuple[Metric, list[float | None]], ...] = ()
+    shares: tuple[Share, ...] = ()
+    source: str = ""
+    """The images, and when they were evaluated."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """The content of the report."""
+
+    title: str
+    made: datetime
+    config: dict[str, Any]
+    overview: Overview
+    supports: list[SupportCard]
+    rows: list[ClassRow]
+    predictions: Predictions | None
+    groups: list[ExampleGroup]
+    confusions: list[ConfusionView]
+    confused: int
+    """Number of confused pairs of classes, including those not shown."""
+    heat_maps: list[HeatMap]
+    plane: Plane
+    findings: Sequence[Finding] | None
+    """None if the clinic did not run."""
+    measurements: Measurements
+
+    @property
+    def multi(self) -> bool:
+        return bool(self.config["task"] == "multi")
+
+    @property
+    def has_pictures(self) -> bool:
+        return any(support.image for support in self.supports)
+
+    def of_class(self, label: int) -> list[SupportCard]:
+        return [support for support in self.supports if support.label_index == label]
+
+
+def gather(
+    model: Model,
+    folder: Path,
+    predictions: Predictions | None,
+    *,
+    cases: int,
+    seed: int = 0,
+    findings: Sequence[Finding] | None = None,
+    watch: Watch | None = None,
+) -> Page:
+    """Collect what the report shows.
+
+    Args:
+        model: The loaded model.
+        folder: Its directory.
+        predictions: The predictions for test images; None for a report without test images.
+        cases: How many test images of each kind to explain.
+        seed: For the random selection of correct predictions and for the projection.
+        findings: The findings of the clinic; None if it did not run.
+        watch: Is told about progress.
+    """
+    # The file also holds the library versions, which a loaded model does not keep.
+    config = json.loads(read_stored(folder, CONFIG)) | asdict(model.config)
+    overview = model.overview(predictions, seed=seed)
+    supports = support_cards(overview)
+    groups: list[ExampleGroup] = []
+    confused: list[Confusion] = []
+    if predictions is not None:
+        groups = _groups(model, predictions, supports, cases, seed, watch)
+        confused = confusions(predictions)
+    return Page(
+        folder.resolve().name,
+        datetime.now().astimezone(),
+        config,
+        overview,
+        supports,
+        _rows(overview, predictions, confused),
+        predictions,
+        groups,
+        [] if predictions is None else [confusion_view(model, predictions, pair) for pair in confused[:CONFUSIONS]],
+        len(confused),
+        _heat_maps(overview, predictions),
+        plane(overview, [] if predictions is None else predictions.samples, model.config.preprocessing),
+        findings,
+        read_measurements(folder),
     )
 
 
-def _day(moment: datetime) -> str:
-    return f"{moment.day} {moment:%B %Y}"
-
-
-def _named(figures: dict[str, Any]) -> dict[str, float]:
-    """The metrics among recorded figures, by title."""
-    return {metric.title: figures[metric.key] for metric in ACCURACY if metric.key in figures}
-
-
-def _figures(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Title, value and meaning of each metric."""
-    known = [metric for metric in ACCURACY if metric.key in figures]
-    return [(metric.title, metric.text(figures[metric.key]), metric.meaning) for metric in known]
-
-
-def _recorded(figures: dict[str, Any]) -> list[tuple[str, str | None, dict[str, float]]]:
-    """Of each split: how many images, a note, the figures."""
-    return [(f"{values['images']} {split}", values.get("note"), _named(values)) for split, values in figures.items()]
-
-
-def _lead(page: Page) -> str:
-    """The model in two sentences."""
-    classes, supports = len(page.overview.classes), len(page.supports)
-    which = "which" if page.multi else "which one"
-    sentence = f"Says {which} of {classes} classes an image shows, by comparing it with {supports} training images."
-    if page.predictions is None:
-        return sentence
-    figures, images = page.predictions.quality, len(page.predictions.samples)
-    if page.multi:
-        done = f"{100 * figures['per_label_accuracy']:.1f} % of its yes-or-no decisions were right"
-    else:
-        done = f"{100 * figures['accuracy']:.1f} % of its answers were right"
-    return f"{sentence} On {images} {page.predictions.name}, {done}."
-
-
-def _card(config: dict[str, Any]) -> "list[Markup]":
-    """The model card's paragraphs; its title, its figures (shown above) and its code are left out."""
-    from markupsafe import Markup, escape
-
-    words = re.sub(r"```.*?```", "", model_card(config), flags=re.DOTALL).strip()
-    paragraphs = [str(escape(text)) for text in words.split("\n\n") if not text.startswith(("#", "- "))]
-    strong = [re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text) for text in paragraphs]
-    return [Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", text)) for text in strong]
-
-
-def _preprocessing(values: dict[str, Any]) -> str:
-    fit = FITS.get(values["fit"], values["fit"])
-    return (
-        f"{values['size']} × {values['size']} pixels, RGB; {fit}. All pictures on this page are as the model sees them."
-    )
-
-
-def _contents(page: Page) -> list[tuple[str, str]]:
-    found = [("read", "How to read this page"), ("quality", "How well it does")]
-    if page.findings is not None:
-        found.append(("findings", "What to look into"))
-    for group in page.groups:
-        found.append((group.anchor, f"{group.title} ({len(group.cases)})"))
-    if page.groups:
-        found.append(("confusions", "Confusions"))
-    found += [
-        ("supports", "The cases it compares with"),
-        ("similarity", "Likeness of classes"),
-        ("silhouette", "Separation"),
-        ("projection", "All images at a glance"),
+def _groups(
+    model: Model,
+    predictions: Predictions,
+    supports: list[SupportCard],
+    number: int,
+    seed: int,
+    watch: Watch | None,
+) -> list[ExampleGroup]:
+    chosen = select(predictions, number, seed)
+    what = "answers" if model.config.task == "single" else "labels"
+    spread = "from as many classes as possible"
+    kinds = [
+        ("right", "Correct", f"a random sample of the {chosen.all_right} correct {what}", chosen.right),
+        ("wrong", "Wrong", f"the most confident of the {chosen.all_wrong} wrong {what}, {spread}", chosen.wrong),
+        ("unsure", "Least certain", f"the {what} closest to 50 %, {spread}", chosen.unsure),
     ]
-    if page.measurements.radar or page.measurements.shares:
-        found.append(("measurements", "Are the explanations faithful?"))
-    return [*found, ("card", "Model card")]
+    total = sum(len(found) for *_, found in kinds)
+    groups, done = [], 0
+    for anchor, title, note, found in kinds:
+        views = []
+        for example in found:
+            views.append(example_view(model, example, predictions, supports))
+            done += 1
+            if watch is not None:
+                watch("explaining", done, total)
+        groups.append(ExampleGroup(anchor, title, note, views))
+    return groups
+
+
+def _rows(overview: Overview, predictions: Predictions | None, confused: Sequence[Confusion]) -> list[ClassRow]:
+    classes = overview.classes
+    silhouettes = overview.image_silhouette or overview.support_silhouette
+    apart = [None] * len(classes) if silhouettes is None else silhouettes.per_class
+    images, found = [0] * len(classes), [0] * len(classes)
+    precisions: dict[str, float | None] = {}
+    if predictions is not None:
+        truth = predictions.targets == 1
+        # If several answers are correct, any of them counts.
+        said = predictions.answers if predictions.task == "multi" else predictions.right[:, None]
+        images = truth.sum(dim=0).tolist()
+        found = (truth & said).sum(dim=0).tolist()
+        precisions = predictions.quality.get("average_precision", {})
+    most: dict[int, tuple[str, int]] = {}
+    for pair in confused:
+        most.setdefault(pair.truth, (classes[pair.said], len(pair.rows)))
+    return [
+        ClassRow(label, name, images[label], found[label], precisions.get(name), most.get(label), apart[label])
+        for label, name in enumerate(classes)
+    ]
+
+
+def _heat_maps(overview: Overview, predictions: Predictions | None) -> list[HeatMap]:
+    found = []
+    if overview.image_similarity is not None and predictions is not None:
+        note = f"Row: true class of the {predictions.name}. Column: class of the cases they are compared with."
+        found.append(heat_map(overview.image_similarity, overview, "Images and cases", note))
+    note = "Row and column: classes of the cases that are compared with each other; no case with itself."
+    found.append(heat_map(overview.support_similarity, overview, "Cases and cases", note))
+    return found
+
+
+def read_measurements(folder: Path) -> Measurements:
+    """The evaluation in a model directory."""
+    file = folder / EVALUATION
+    if not file.is_file():
+        return Measurements()
+    try:
+        return _measurements(json.loads(file.read_text(encoding="utf-8")), file)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SicError(f"{file} is damaged ({error!r}); run sic evaluate again, or remove it.") from None
+
+
+def _measurements(content: dict[str, Any], file: Path) -> Measurements:
+    written = datetime.fromtimestamp(file.stat().st_mtime)
+    source = f"{content['images']} {content['data']} on {written.day} {written:%B %Y}"
+    shares = [share for share in localisation_shares(content.get("localisation") or {}) if share.group == "all"]
+    birds = content.get("funnybirds") or {}
+    scored = {words: funnybirds_values(birds, kind) for kind, words in KINDS.items() if kind in birds}
+    rows = []
+    for metric in (*FUNNYBIRDS, *FUNNYBIRDS_SUMMARY):
+        values = [known[metric.key] for known in scored.values()]
+        if any(value is not None for value in values):
+            rows.append((metric, values))
+    return Measurements(_radar(birds) if scored else None, tuple(scored), tuple(rows), tuple(shares), source)
+
+
+def _radar(birds: dict[str, Any]) -> str:
+    from sic.evaluate.plots import funnybirds_radar
+
+    buffer = io.BytesIO()
+    funnybirds_radar(birds).savefig(buffer, format="svg")
+    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

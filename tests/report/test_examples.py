@@ -7,7 +7,7 @@ import torch
 
 from sic.data.dataset import Sample, Task
 from sic.predictions import Predictions
-from sic.report.cases import Case, Confusion, confusions, select
+from sic.report.examples import Confusion, Example, confusions, select
 
 
 def samples(*labels: tuple[int, ...]) -> list[Sample]:
@@ -36,11 +36,11 @@ TRUTH = samples((0,), (1,), (1,), (1,), (2,), (2,))
 def test_single_label_cases() -> None:
     found = select(predictions(LOGITS, TRUTH), 2)
     # The surest mistake first, then the surest one of another class.
-    assert found.wrong == [Case(2, (0, 1)), Case(5, (1, 2))]
-    assert found.unsure == [Case(3, (1,)), Case(1, (0, 1))]
-    assert {case.row for case in found.right} == {0, 4}
+    assert found.wrong == [Example(2, (0, 1)), Example(5, (1, 2))]
+    assert found.unsure == [Example(3, (1,)), Example(1, (0, 1))]
+    assert {example.row for example in found.right} == {0, 4}
     assert (found.all_right, found.all_wrong) == (3, 3)
-    rows = [case.row for case in [*found.right, *found.wrong, *found.unsure]]
+    rows = [example.row for example in [*found.right, *found.wrong, *found.unsure]]
     assert len(rows) == len(set(rows))
 
 
@@ -48,7 +48,7 @@ def test_right_ones_are_random_but_repeatable() -> None:
     logits = torch.full((40, 2), -1.0)
     logits[:, 0] = torch.linspace(1, 2, 40)
     known = predictions(logits, samples(*[(0,)] * 40))
-    picks = [[case.row for case in select(known, 5, seed).right] for seed in (0, 0, 1)]
+    picks = [[example.row for example in select(known, 5, seed).right] for seed in (0, 0, 1)]
     assert picks[0] == picks[1] != picks[2]
 
 
@@ -70,8 +70,8 @@ def test_multi_label_cases() -> None:
     found = select(known, 3)
     assert found.all_right == 2  # 0 in the first, 1 in the second
     assert found.all_wrong == 2  # 1 missed in the first, 0 found in the second
-    assert found.wrong == [Case(0, (1,)), Case(1, (0,))]
-    assert found.unsure == [Case(2, (0,))]
+    assert found.wrong == [Example(0, (1,)), Example(1, (0,))]
+    assert found.unsure == [Example(2, (0,))]
     assert confusions(known) == [Confusion(1, 0, [1])]
 
 

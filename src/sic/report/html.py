@@ -1,0 +1,113 @@
+"""The report as one self-contained HTML file."""
+
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sic.card import model_card
+from sic.evaluate.metrics import ACCURACY
+from sic.explain.html import environment, points
+from sic.explain.prose import TOO_MUCH_NEGATIVE
+from sic.report.classes import PALETTE
+from sic.report.page import Page
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+FITS = {
+    "squash": "the whole image is resized to a square",
+    "crop": "the central square is cropped; the model does not see the rest",
+}
+
+
+def render(page: Page) -> str:
+    """The HTML file as text."""
+    made = environment("sic.report", "sic.explain")
+    made.filters |= {
+        "capital": lambda text: text[:1].upper() + text[1:],
+        "day": _day,
+        "percent1": lambda value: "–" if value is None else f"{100 * value:.1f} %",
+        "plain": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
+        "precision": lambda value: "–" if value is None else f"{value:.3f}",
+        "round2": lambda value: "–" if value is None else f"{value:.2f}".replace("-", "−"),
+        "signed2": lambda value: "–" if value is None else points(value),
+    }
+    made.globals |= {"palette": PALETTE, "too_negative": TOO_MUCH_NEGATIVE}
+    return made.get_template("page.html").render(
+        page=page,
+        lead=_lead(page),
+        contents=_contents(page),
+        figures=[] if page.predictions is None else _figures(page.predictions.quality),
+        recorded=_recorded(page.config["figures"]),
+        card=_card(page.config),
+        preprocessing=_preprocessing(page.config["preprocessing"]),
+    )
+
+
+def _day(moment: datetime) -> str:
+    return f"{moment.day} {moment:%B %Y}"
+
+
+def _named(figures: dict[str, Any]) -> dict[str, float]:
+    """The metrics among recorded figures, by title."""
+    return {metric.title: figures[metric.key] for metric in ACCURACY if metric.key in figures}
+
+
+def _figures(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Title, value and meaning of each metric."""
+    known = [metric for metric in ACCURACY if metric.key in figures]
+    return [(metric.title, metric.text(figures[metric.key]), metric.meaning) for metric in known]
+
+
+def _recorded(figures: dict[str, Any]) -> list[tuple[str, str | None, dict[str, float]]]:
+    """For each split: the number of images, a note and the metrics."""
+    return [(f"{values['images']} {split}", values.get("note"), _named(values)) for split, values in figures.items()]
+
+
+def _lead(page: Page) -> str:
+    """The model in two sentences."""
+    classes, supports = len(page.overview.classes), len(page.supports)
+    what = "finds the classes" if page.multi else "predicts the class"
+    sentence = f"The model {what} of an image ({classes} classes) by comparing it with {supports} training images."
+    if page.predictions is None:
+        return sentence
+    figures, images = page.predictions.quality, len(page.predictions.samples)
+    if page.multi:
+        done = f"{100 * figures['per_label_accuracy']:.1f} % of its yes-or-no decisions are correct"
+    else:
+        done = f"{100 * figures['accuracy']:.1f} % of its predictions are correct"
+    return f"{sentence} On {images} {page.predictions.name}, {done}."
+
+
+def _card(config: dict[str, Any]) -> "list[Markup]":
+    """The paragraphs of the model card, without its title, its metrics (shown above) and its code."""
+    from markupsafe import Markup, escape
+
+    words = re.sub(r"```.*?```", "", model_card(config), flags=re.DOTALL).strip()
+    paragraphs = [str(escape(text)) for text in words.split("\n\n") if not text.startswith(("#", "- "))]
+    strong = [re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text) for text in paragraphs]
+    return [Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", text)) for text in strong]
+
+
+def _preprocessing(values: dict[str, Any]) -> str:
+    fit = FITS.get(values["fit"], values["fit"])
+    return f"{values['size']} × {values['size']} pixels, RGB; {fit}. All pictures on this page have this resolution."
+
+
+def _contents(page: Page) -> list[tuple[str, str]]:
+    found = [("read", "How to read this page"), ("quality", "Performance")]
+    if page.findings is not None:
+        found.append(("findings", "Findings"))
+    for group in page.groups:
+        found.append((group.anchor, f"{group.title} ({len(group.examples)})"))
+    if page.groups:
+        found.append(("confusions", "Confusions"))
+    found += [
+        ("supports", "Cases"),
+        ("similarity", "Similarity of classes"),
+        ("silhouette", "Separation"),
+        ("projection", "Map of all images"),
+    ]
+    if page.measurements.radar or page.measurements.shares:
+        found.append(("measurements", "Are the explanations faithful?"))
+    return [*found, ("card", "Model card")]
