@@ -22,14 +22,15 @@ from PIL import Image
 
 import sic.data
 from sic import directory
+from sic.data.images import Preprocessing
 from sic.data.labels import targets
 from sic.data.transforms import TrainingTransform
 from sic.training import Silent, choose
 from sic.training.base import Training
 from sic.training.batches import Batch, TrainingBatches, training_loader
+from sic.training.choose import loader_workers
 from sic.training.fit import _config, _module
 from sic.training.material import gather
-from sic.training.settings import loader_workers
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -93,13 +94,13 @@ def main() -> None:
         decoded = (len(material.train) + len(material.validation)) / (time.monotonic() - begun)
         directory.exact_arithmetic()
         module = _module(_config(data, settings, material), settings, material, None).to(DEVICE).train()
-        transform = module.transform = TrainingTransform(settings.augmentation, settings.preprocessing)
+        transform = module.transform = TrainingTransform(settings.augmentation, Preprocessing.of(settings))
         train_targets = targets(material.train.samples, len(data.classes))
         batches = TrainingBatches(
             material.train,
             train_targets,
             material.candidates,
-            settings.preprocessing,
+            Preprocessing.of(settings),
             transform,
             settings.batch_size,
             settings.supports_per_class,
@@ -141,7 +142,7 @@ def main() -> None:
         "torch": torch.__version__,
         "workers": arguments.workers,
         "backbone": settings.backbone,
-        "size": settings.preprocessing.size,
+        "size": settings.size,
         "images_per_s": {name: round(value, 1) for name, value in found.items()},
         "loader_over_step": round(found["moved"] / found["step"], 2),
         "fit_over_step": round(found["fit"] / found["step"], 3),

@@ -39,14 +39,13 @@ from command import as_typed
 from torch import Tensor, nn
 
 from sic import backbones
-from sic.data.images import Preprocessing
 from sic.methods import SIC
+from sic.settings import Settings
 from sic.training.bank import SupportBank
 from sic.training.batches import Batch
 from sic.training.fit import worth_replaying
 from sic.training.losses import binary_loss
 from sic.training.module import SICTraining
-from sic.training.settings import Settings
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PER_CLASS = 3
@@ -100,8 +99,8 @@ def ours(backbone: str, case: Case, size: int, compiled: bool) -> tuple[nn.Modul
     network.graphs = worth_replaying(case.images, size)
     classifier = SIC(network, case.classes, PER_CLASS * case.classes)
     settings = Settings(
-        backbone, Preprocessing(size, size), 1, 1e-4, 30.0, case.queries, "paper", "none",
-        support_source=case.source, compiled=compiled,  # type: ignore[arg-type]
+        backbone=backbone, size=size, resize=size, fit="crop", epochs=1, lr=1e-4, temperature=30.0,
+        batch_size=case.queries, recipe="paper", augmentation="none", support_source=case.source, compiled=compiled,  # type: ignore[arg-type]
     )  # fmt: skip
     candidates = {label: list(range(20 * label, 20 * label + 20)) for label in range(case.classes)}
     module = SICTraining(classifier, settings, candidates, multi_label=False).to(DEVICE).train()

@@ -1,9 +1,12 @@
 """Making untrained models that behave like trained ones, and taking them apart."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from sic.bcos import BatchNormUncentred2d, encode_colours, explaining, linear_maps
+from sic.settings import Settings
 
 
 def _batch_norms(module: nn.Module) -> list[nn.Module]:
@@ -56,3 +59,12 @@ def shares(module: nn.Module, images: Tensor, outputs: int = 2) -> tuple[Tensor,
     assert trace.source is not None
     pixels = (maps.weights * trace.source.detach()[:, None]).sum(dim=(2, 3, 4))
     return pixels, maps.constants, values.detach()
+
+
+def small_settings(**other: Any) -> Settings:
+    """Settings of a short fit of a small network."""
+    usual: dict[str, Any] = {
+        "backbone": "resnet_tiny", "size": 32, "resize": 32, "fit": "crop", "epochs": 2, "lr": 3e-3, "temperature": 1.0,
+        "batch_size": 8, "recipe": "scratch", "augmentation": "none",
+    }  # fmt: skip
+    return Settings(**usual | other)

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from sic.clinic import Clinic
 from sic.data.dataset import Task
-from sic.methods import Loss
 from sic.report import gather
+from sic.settings import Loss
 from tests.cli.conftest import Sic, here
 from tests.serve.conftest import Served, draw_splits, make_model
 

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,15 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from sic import backbones
-from sic.backbones import Form, Load
+from sic.backbones import Load
 from sic.card import model_card
 from sic.checks import check_classes, check_fields, check_finite
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
 from sic.files import inside, locked, real_folder, write_atomically
-from sic.methods import Classifier, Loss, method
+from sic.methods import Classifier, method
+from sic.settings import Network
 from sic.supports import Support, read_supports, remove_unlisted, support_files, write_supports
 from sic.version import __version__
 
@@ -38,8 +39,8 @@ ATTEMPTS = 20
 
 
 @dataclass
-class Config:
-    """What a model is, as written to `config.json`."""
+class Config(Network):
+    """What a model is, as written to `config.json`; the settings of `Network` are part of it."""
 
     backbone: str
     classes: list[str]
@@ -47,18 +48,6 @@ class Config:
     preprocessing: Preprocessing
     supports_per_class: int
     temperature: float
-    form: Form = "bcos"
-    antialiased: bool = False
-    latent: int = 128
-    b: float = 2
-    backbone_b: float | None = None
-    """B of the backbone's units, if it is another."""
-    method: str = "sic"
-    loss: Loss = "bce"
-    relu: bool = True
-    attribution: str | None = None
-    neighbours: int | None = None
-    inference_supports: str = "nearest"
     data: dict[str, Any] = field(default_factory=dict)
     """Where the training data came from and how it was split."""
     training: dict[str, Any] = field(default_factory=dict)
@@ -69,17 +58,9 @@ class Config:
     """What was done to the supports since training (see `sic.clinic.history`)."""
 
 
-ADDED = (
-    "backbone_b",
-    "method",
-    "loss",
-    "relu",
-    "attribution",
-    "neighbours",
-    "inference_supports",
-    "edits",
-)
-"""Older files do not have these; what they hold are SIC models as the defaults say."""
+ALWAYS = ("form", "antialiased", "latent", "b", "data", "training", "figures")
+"""Every file has these, besides the fields without a default. Files from before a setting existed lack it; its default
+is what sic did then."""
 
 
 @dataclass
@@ -245,14 +226,19 @@ def read_config(folder: Path) -> tuple[Config, str]:
             raise SicError(f"{file} was written by an older sic (format {content['format']}); train the model again.")
         if content.get("carried_biases"):
             raise SicError(f"{folder} holds a network with carried biases, which sic no longer has; train it again.")
-        fields = {name: content[name] for name in Config.__dataclass_fields__ if name in content or name not in ADDED}
-        fields["preprocessing"] = Preprocessing(**content["preprocessing"])
-        config = Config(**fields)
+        found = {each.name: content[each.name] for each in fields(Config) if each.name in content or _needed(each)}
+        found["preprocessing"] = Preprocessing(**content["preprocessing"])
+        config = Config(**found)
         check_fields(config)
         check_classes(config.classes)
         return config, content["weights_sha256"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SicError(f"{file} is damaged ({error!r}); copy the model directory again.") from None
+
+
+def _needed(each: Field[Any]) -> bool:
+    """Whether every `config.json` has this field of `Config`."""
+    return each.name in ALWAYS or (each.default is MISSING and each.default_factory is MISSING)
 
 
 def load(folder: Path, device: torch.device | str = "cpu") -> SavedModel:

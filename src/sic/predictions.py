@@ -15,7 +15,8 @@ from torch import Tensor
 
 from sic.data.dataset import Sample, Task
 from sic.data.labels import average_precisions, mean_precision, split_targets, targets
-from sic.methods import Loss, odds, probabilities
+from sic.methods import odds, probabilities
+from sic.settings import Loss
 
 THRESHOLD = 0.5
 """Probability from which a class is found, the same for every class."""

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from torchvision import models
 
 from sic import backbones
-from sic.backbones import Backbone, Form, registry
+from sic.backbones import Backbone, registry
 from sic.backbones.registry import Body, build
 from sic.backbones.vit import positions
 from sic.backbones.weights import fill
 from sic.bcos import BcosConv2d, BcosLinear, Blur, Gate, antialias, explaining, fade, linear_maps, without_biases
 from sic.errors import SicError
+from sic.settings import Form
 from tests.models import norms_take_the_next_batch
 
 with warnings.catch_warnings():

@@ -9,8 +9,8 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 
 from sic import backbones
-from sic.backbones import Form
 from sic.bcos import fade
+from sic.settings import Form
 
 
 def convolutions(graph: fx.GraphModule) -> list[Any]:

@@ -22,11 +22,12 @@ from torchvision import models
 from torchvision.models import get_model_weights
 
 from sic import backbones
-from sic.backbones import Backbone, Form, weights
+from sic.backbones import Backbone, weights
 from sic.backbones.registry import build
 from sic.backbones.weights import check, fill, loader, published, read_state
 from sic.bcos import convert, fade
 from sic.errors import SicError
+from sic.settings import Form
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

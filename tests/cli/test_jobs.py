@@ -5,20 +5,21 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sic.cli.console import Talker
-from sic.cli.jobs import Job, run_jobs
+from sic.cli.jobs import Job, environment_of, run_all
 from sic.data import birds_layout
 from sic.errors import SicError
+from tests.waiting import LONG, wait_until
 
 
 def job(folder: Path, name: str, *arguments: str) -> Job:
-    return Job(name, list(arguments), folder / f"{name}.log")
+    return Job(name, lambda: arguments, folder / f"{name}.log")
 
 
 def test_one_that_fails_is_named_and_the_others_come_through(tmp_path: Path) -> None:
@@ -26,8 +27,20 @@ def test_one_that_fails_is_named_and_the_others_come_through(tmp_path: Path) -> 
     drawn = [job(tmp_path, f"drawn {i}", "data", "birds", str(tmp_path / str(i)), *few) for i in range(2)]
     failing = job(tmp_path, "failing", "train", str(tmp_path / "nowhere"))
     with pytest.raises(SicError, match=r"failing failed: .*nowhere.* The same command continues"):
-        run_jobs([drawn[0], failing, drawn[1]], 2, Talker())
+        run_all([drawn[0], failing, drawn[1]], 2, Talker())
     assert all((tmp_path / str(i) / "classes.json").is_file() for i in range(2))
+
+
+def test_each_worker_has_a_gpu_while_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [environment_of(slot, 3)["CUDA_VISIBLE_DEVICES"] for slot in range(3)] == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert [environment_of(slot, 2)["CUDA_VISIBLE_DEVICES"] for slot in range(2)] == ["5", "7"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert environment_of(0, 10_000)["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in environment_of(0, 1)
 
 
 @pytest.mark.slow
@@ -56,16 +69,13 @@ def test_methods_trained_at_the_same_time_are_those_trained_one_by_one(tmp_path:
 def test_what_ends_it_ends_all_of_them(how: str, in_script: bool, tmp_path: Path) -> None:
     script = "from tests.cli.test_jobs import *; "
     script += "signal.signal(signal.SIGINT, signal.SIG_IGN); " if in_script else ""  # as behind `&`
-    script += "run_jobs([job(Path({!r}), str(i), 'data', 'birds', {!r} + str(i), "
+    script += "run_all([job(Path({!r}), str(i), 'data', 'birds', {!r} + str(i), "
     script += "'--classes', '2', '--train', '7000') for i in range(2)], 2, Talker())"
     folder = str(tmp_path / "birds")
     process = subprocess.Popen([sys.executable, "-c", script.format(str(tmp_path), folder)], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not all("drawing" in _text(tmp_path / f"{i}.log") for i in range(2)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: all("drawing" in _text(tmp_path / f"{i}.log") for i in range(2)), process)
     process.send_signal(signal.Signals[how])
-    assert process.wait(timeout=15) != 0
+    assert process.wait(LONG) != 0
     assert not any(folder in _text(file) for file in Path("/proc").glob("[0-9]*/cmdline"))
 
 

@@ -1,36 +1,228 @@
-"""`sic search` from the outside: what it says, writes and survives."""
+"""`sic search`: what it says, writes and survives. Most of it with trials that only pretend to train."""
 
 import csv
 import inspect
+import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from sic.cli.search import SETTINGS
+from sic.cli import jobs
+from sic.cli.compare import compare
+from sic.cli.console import Talker
+from sic.cli.search import _is_running, _run, search
 from sic.cli.train import train
-from sic.training.of_method import FLAGS
-from sic.training.settings import Settings
+from sic.data.images import Preprocessing
+from sic.directory import FORMAT, Config
+from sic.errors import SicError
+from sic.settings import table
+from sic.training.search import Point, Search, best, name_of
+from sic.training.watch import LatentHealth, collapse
 from tests.cli.conftest import Sic
-
-pytest.importorskip("optuna")
+from tests.models import small_settings
+from tests.waiting import LONG, wait_until
 
 SMALL = ["--epochs", 2, "--backbone", "resnet_tiny", "--size", 32, "--batch-size", 16, "--seed", 3]
+SETTINGS = small_settings()
+DATA = {"classes": ["a", "b"], "task": "single", "images": {"train": 10}}
+
+# What `sic train` does, less the training: run.json when it begins, config.json at its end, a sentence where it fails.
+PRETENDER = """
+import json, os, signal, sys, time
+from pathlib import Path
+arguments = sys.argv[1:]
+folder = Path(arguments[arguments.index("--out") + 1])
+told = json.loads((folder.parent.parent / "pretend.json").read_text())[folder.name]
+act = told["act"]
+with open(folder.parent / "calls.txt", "a") as calls:
+    print(folder.name, act, "resume" if "--resume" in arguments else "new", file=calls)
+assert ("--resume" in arguments) == (folder / "run.json").exists()
+if act == "refuse":
+    sys.exit("sic: --weights is not there; name another.")
+folder.mkdir(exist_ok=True)
+(folder / "new").write_text(json.dumps({"settings": told["settings"]}))
+(folder / "new").rename(folder / "run.json")  # all of it or nothing, as `sic train` does
+if act == "nan":
+    sys.exit("sic: The loss became NaN or infinite in epoch 1; try a lower --lr (it was 9).")
+if act == "full":
+    sys.exit("sic: The disk is full; free some space and run the command again (training: with --resume).")
+if act == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+if act == "collapse":
+    print("! " + told["sentence"], flush=True)
+if act in ("sleep", "collapse"):
+    time.sleep(3600)
+(folder / "new").write_text(json.dumps(told["config"]))
+(folder / "new").rename(folder / "config.json")
+"""
 
 
-def test_every_flag_of_train_is_a_setting_that_search_and_compare_pass_on() -> None:
-    settings = {*Settings.__dataclass_fields__, "size", "fit"}
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "LOOK", 0.05)
+
+
+@pytest.fixture
+def pretending(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_to_train(monkeypatch.setattr)
+
+
+def pretend_to_train(set_attribute: Any) -> None:
+    set_attribute(jobs, "PROGRAM", (sys.executable, "-S", "-c", PRETENDER))
+
+
+def at(lr: float, temperature: float = 1.0) -> Point:
+    return {"lr": lr, "temperature": temperature}
+
+
+POINTS = [at(1e-3, 10.0), at(1e-3, 30.0), at(1e-4, 10.0)]
+
+
+def begun(out: Path, points: list[Point]) -> Search:
+    found = Search(out, _is_running)
+    found.begin({"epochs": 2}, SETTINGS, DATA)
+    found.add(points)
+    return found
+
+
+def run(found: Search, acts: dict[str, str], workers: int = 1, sentence: str = "", scores: Any = None) -> None:
+    """Train at all points that are left; `acts` and `scores`: by the name of the trial."""
+    told = {}
+    for point in found.points:
+        config = asdict(Config("resnet_tiny", ["a", "b"], "single", Preprocessing(32, 32), 3, point["temperature"]))
+        accuracy = (scores or {}).get(name_of(point), 0.5)
+        config["figures"] = {"validation": {"accuracy": accuracy}, "test": {"accuracy": 1 - accuracy}}
+        told[name_of(point)] = {
+            "act": acts.get(name_of(point), "train"),
+            "settings": asdict(replace(SETTINGS, **point)),
+            "config": {"format": FORMAT, "weights_sha256": "", **config},
+            "sentence": sentence,
+        }
+    (found.out / "pretend.json").write_text(json.dumps(told))
+    _run(found, "data", {"epochs": 2}, workers, Talker())
+
+
+def states(found: Search) -> list[str]:
+    return [trial.state for trial in found.trials()]
+
+
+def calls(out: Path) -> list[str]:
+    return (out / "trials" / "calls.txt").read_text().splitlines()
+
+
+def test_every_setting_is_an_option_of_train_search_and_compare() -> None:
     of_the_run = {"data", "layout", "group", "roi", "out", "workers", "devices", "nodes", "resume", "json"}
-    flags = set(inspect.signature(train).parameters) - of_the_run
-    assert {SETTINGS.get(name, name) for name in flags} <= settings
-    assert {flag.replace("-", "_"): setting for setting, flag in FLAGS.items()} == SETTINGS
+    assert set(inspect.signature(train).parameters) - of_the_run == set(table())
+    assert set(table()) <= set(inspect.signature(search).parameters)
+    assert set(table()) - set(inspect.signature(compare).parameters) == {"seed", "method", "attribution"}
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.usefixtures("pretending")
+def test_every_point_is_tried_once(tmp_path: Path, workers: int) -> None:
+    out = tmp_path / "a search #1"
+    scores = {"lr0.001-T10": 0.5, "lr0.001-T30": 0.75, "lr0.0001-T10": 0.25}
+    found = begun(out, POINTS)
+    run(found, {}, workers, scores=scores)
+    # Of validation images, not of test ones.
+    assert {name_of(trial.point): trial.score for trial in found.trials()} == scores
+    winner = best(found.trials())
+    assert winner is not None and winner.point == POINTS[1]
+    assert winner.model == str(out / "trials" / "lr0.001-T30")
+    assert sorted(calls(out)) == sorted(f"{name} train new" for name in scores)
+    run(begun(out, [*POINTS, at(1e-4, 30.0)]), {}, workers, scores=scores)
+    assert len(calls(out)) == 4 and calls(out)[-1] == "lr0.0001-T30 train new"
+
+
+@pytest.mark.usefixtures("pretending")
+def test_failures_have_their_sentence_and_the_search_goes_on(tmp_path: Path) -> None:
+    sentence = collapse(LatentHealth(0.9, 1.0), 1.0, 0.5, 0.5, 200)
+    assert sentence is not None
+    points = [at(lr) for lr in (9.0, 1.0, 0.1, 0.01, 0.001)]
+    acts = dict(zip(map(name_of, points), ("nan", "collapse", "full", "die", "train"), strict=True))
+    found = begun(tmp_path, points)
+    run(found, acts, sentence=sentence)  # a collapsed fit, which sleeps for an hour, is not waited for
+    reasons = {trial.point["lr"]: str(trial.reason) for trial in found.trials()}
+    assert states(found) == ["failed"] * 4 + ["finished"]
+    assert reasons[9.0].startswith("The loss became NaN or infinite in epoch 1")
+    assert reasons[1.0].startswith("The fit has collapsed: after 200 steps") and "stop it" not in reasons[1.0]
+    assert "disk is full" in reasons[0.1]
+    assert "killed (signal 9)" in reasons[0.01]
+    # What would end in the same way is not tried again; what may have gone away is.
+    done = len(calls(tmp_path))
+    again = begun(tmp_path, points)
+    run(again, {})
+    assert sorted(calls(tmp_path)[done:]) == ["lr0.01-T1 train resume", "lr0.1-T1 train resume"]
+    assert states(again) == ["failed"] * 2 + ["finished"] * 3
+
+
+@pytest.mark.usefixtures("pretending")
+def test_what_no_trial_can_start_with_stops_the_search(tmp_path: Path) -> None:
+    found = begun(tmp_path, POINTS)
+    with pytest.raises(SicError, match="--weights is not there"):
+        run(found, dict.fromkeys(map(name_of, POINTS), "refuse"))
+    assert set(states(found)) == {"waiting"} and len(calls(tmp_path)) == 1
+    run(found, {})
+    assert set(states(found)) == {"finished"}
+
+
+@pytest.mark.usefixtures("pretending")
+def test_an_interrupt_leaves_trials_that_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = begun(tmp_path, POINTS)
+    resumes = found.resumes
+
+    def interrupted(point: Point) -> bool:
+        if point == POINTS[1]:
+            wait_until(lambda: (found.folder(POINTS[0]) / "run.json").is_file())
+            raise KeyboardInterrupt
+        return resumes(point)
+
+    monkeypatch.setattr(found, "resumes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(found, dict.fromkeys(map(name_of, POINTS), "sleep"), 2)
+    assert set(states(found)) == {"waiting"}
+    after = begun(tmp_path, POINTS)
+    run(after, {}, 2)
+    assert set(states(after)) == {"finished"}
+    assert calls(tmp_path)[0] == "lr0.001-T10 sleep new" and "lr0.001-T10 train resume" in calls(tmp_path)
+
+
+@pytest.mark.usefixtures("pretending")
+def test_a_killed_search_is_continued_but_not_what_still_runs(tmp_path: Path) -> None:
+    """The process of the search is killed, its trial lives on: only when that ends it is taken over."""
+    script = textwrap.dedent(
+        f"""
+        import sys
+        sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+        from pathlib import Path
+        from tests.cli.test_search import POINTS, begun, pretend_to_train, run
+        pretend_to_train(setattr)
+        run(begun(Path({str(tmp_path)!r}), POINTS[:1]), {{"lr0.001-T10": "sleep"}})
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    try:
+        wait_until(lambda: (tmp_path / "trials" / "lr0.001-T10" / "run.json").exists(), process)
+        process.kill()
+        process.wait()
+        found = begun(tmp_path, POINTS[:1])
+        assert states(found) == ["running"]
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+    wait_until(lambda: states(found) == ["waiting"])
+    run(found, {})
+    assert states(found) == ["finished"]
+    assert calls(tmp_path) == ["lr0.001-T10 sleep new", "lr0.001-T10 train resume"]
 
 
 @pytest.mark.slow
@@ -48,18 +240,6 @@ def test_wrong_calls_get_one_sentence_and_leave_nothing(sic: Sic, bird_folders: 
         assert not out.exists()
     assert "inside the images" in sic.refuse("search", bird_folders, "--out", bird_folders / "search")
     assert not (bird_folders / "search").exists()
-
-
-@pytest.mark.slow
-def test_without_optuna_it_says_how_to_get_it(sic_apart: Sic, bird_folders: Path, tmp_path: Path) -> None:
-    (tmp_path / "optuna.py").write_text("raise ImportError")
-    done = sic_apart("search", bird_folders, "--out", tmp_path / "out", code=1, PYTHONPATH=_path(tmp_path))
-    assert "pip install 'sic[search]'" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def _path(folder: Path) -> str:
-    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.mark.slow
@@ -108,10 +288,7 @@ def _started(bird_folders: Path, out: Path, epochs: int) -> "subprocess.Popen[st
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     history = out / "trials" / "lr0.003-T1" / "history.csv"
-    deadline = time.monotonic() + 120
-    while not history.is_file():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(history.is_file, process)
     return process
 
 
@@ -136,14 +313,12 @@ def test_kill_and_continue_gives_the_uninterrupted_result(
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_a_search_that_continues(bird_folders: Path, tmp_path: Path, way: signal.Signals) -> None:
-    from sic.training.search import Search
-
     process = _started(bird_folders, tmp_path / "search", 40)
     process.send_signal(way)  # to the search alone: it ends its trials
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=LONG)
     assert process.returncode == 128 + way
     assert "Traceback" not in said
     if way == signal.SIGINT:
         assert "same command" in said.splitlines()[-1]
-    assert {trial.state for trial in Search(tmp_path / "search").trials()} == {"waiting"}
+    assert {trial.state for trial in Search(tmp_path / "search", _is_running).trials()} == {"waiting"}
     assert not (tmp_path / "search" / "trials" / "lr0.003-T1" / "pixels.bin").exists()

@@ -8,7 +8,8 @@ import torch
 from scipy.ndimage import map_coordinates
 
 from sic.data.images import Preprocessing
-from sic.data.transforms import Augmentation, Moves, TrainingTransform, boxes, evaluation_view, photo
+from sic.data.transforms import Moves, TrainingTransform, boxes, evaluation_view, photo
+from sic.settings import Augmentation
 
 SIZE = 32
 PREPROCESSING = Preprocessing(SIZE, 40)

@@ -12,8 +12,8 @@ from sic.evaluate.unfamiliar import (
     refusal,
     unfamiliar,
 )
-from sic.methods import Loss
 from sic.predictions import Answers
+from sic.settings import Loss
 
 
 class Brightness(nn.Module):

@@ -166,7 +166,7 @@ def test_another_thread_may_use_the_model_meanwhile(resnet: SIC) -> None:
         if not inside:
             inside.append(True)
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(resnet, photos(5)[2:]).result(timeout=60)
+                pool.submit(resnet, photos(5)[2:]).result(timeout=600)
 
     handle = resnet.get_submodule(layer).register_forward_pre_hook(interrupt)
     try:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from sic import backbones
-from sic.backbones import Form
 from sic.errors import SicError
 from sic.methods import Bcos
+from sic.settings import Form
 from tests.models import settle
 
 

@@ -9,12 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sic import backbones
-from sic.data.images import Preprocessing
 from sic.errors import SicError
-from sic.methods import LOSSES, Loss, ProtoPNet
+from sic.methods import LOSSES, ProtoPNet
+from sic.settings import Loss
 from sic.training.protopnet import ProtoPNetTraining, prototype_costs
-from sic.training.settings import Settings
-from tests.models import settle
+from tests.models import settle, small_settings
 
 SIZE, CLASSES, PER_CLASS = 24, 3, 2
 
@@ -81,9 +80,7 @@ class Batches:
 
 
 def training(model: ProtoPNet, epochs: int = 10) -> ProtoPNetTraining:
-    settings = Settings(
-        "resnet_tiny", Preprocessing(SIZE, SIZE), epochs, 3e-3, 1.0, 8, "scratch", "none", method="protopnet"
-    )
+    settings = small_settings(size=SIZE, resize=SIZE, epochs=epochs, method="protopnet")
     candidates = {0: [0, 3, 6, 9, 10], 1: [1, 4], 2: [2, 5, 8]}  # 7, 11 and 12 show several
     module = ProtoPNetTraining(model, settings, candidates, False)
     module.embedding = Batches(pixels(13))  # type: ignore[assignment]

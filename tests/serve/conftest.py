@@ -19,7 +19,6 @@ from sic import directory
 from sic.data import Preprocessing
 from sic.data.dataset import Task
 from sic.directory import Config, SavedModel
-from sic.methods import Loss
 from sic.model import Model, load
 from sic.serve.app import create_app
 from sic.serve.desk import Desk
@@ -27,6 +26,7 @@ from sic.serve.engine import Engine
 from sic.serve.guard import Guard
 from sic.serve.limits import Limits
 from sic.serve.testset import TestSet, find
+from sic.settings import Loss
 from sic.supports import Support, select
 from tests.conftest import draw_folders
 from tests.models import settle

@@ -15,7 +15,7 @@ from tests.serve.conftest import SIZE, Served
 
 pytestmark = pytest.mark.slow
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE = 20_000
+PATIENCE = 120_000
 """Milliseconds."""
 
 

@@ -33,5 +33,5 @@ def test_it_listens_answers_and_ends(served: Served) -> None:
         assert "Traceback" not in again.stderr
     finally:
         server.send_signal(signal.SIGINT)
-        _, said = server.communicate(timeout=30)
+        _, said = server.communicate(timeout=600)
     assert server.returncode == 0 and "Traceback" not in said

@@ -13,7 +13,7 @@ from sic.directory import Config, build
 from sic.training.bank import SupportBank
 from sic.training.batches import Batch, support_candidates
 from sic.training.module import SICTraining
-from sic.training.settings import Settings
+from tests.models import small_settings
 
 PER_CLASS = 3
 # Five classes of 1, 2, 4, 12 and 30 images that have one label, in any order, and 11 with two.
@@ -118,10 +118,8 @@ def test_nothing_waits_for_the_device() -> None:
 def module(classes: int, source: str, form: str = "bcos") -> SICTraining:
     """Four images of each class."""
     preprocessing = Preprocessing(16, 16)
-    settings = Settings(
-        "resnet_tiny", preprocessing, 2, 1e-3, 1.0, 8, "bcosify" if form == "bcosified" else "scratch", "none",
-        form=form, latent=6, support_source=source,  # type: ignore[arg-type]
-    )  # fmt: skip
+    recipe = "bcosify" if form == "bcosified" else "scratch"
+    settings = small_settings(size=16, resize=16, lr=1e-3, recipe=recipe, form=form, latent=6, support_source=source)
     names = [str(c) for c in range(classes)]
     config = Config("resnet_tiny", names, "single", preprocessing, 3, 1.0, latent=6, form=form)  # type: ignore[arg-type]
     classifier = build(config, 3 * classes, biases=form == "bcosified", measure=False)

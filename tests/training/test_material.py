@@ -11,10 +11,10 @@ from sic.data.images import Preprocessing
 from sic.errors import SicError
 from sic.training.history import Silent
 from sic.training.material import Material, gather
-from sic.training.settings import Settings
+from tests.models import small_settings
 
 PREPROCESSING = Preprocessing(8, 8)
-SETTINGS = Settings("resnet_tiny", PREPROCESSING, 1, 1e-3, 1.0, 8, "scratch", "none", validation=0.25)
+SETTINGS = small_settings(size=PREPROCESSING.size, resize=PREPROCESSING.resize, fit=PREPROCESSING.fit, validation=0.25)
 
 
 def plant(root: Path, counts: dict[str, int], seed: int = 0) -> Path:

@@ -11,7 +11,7 @@ from sic.backbones.weights import published
 from sic.errors import SicError
 from sic.training import choose, fit
 from sic.training.presets import PRESETS, preset
-from tests.training.test_settings import data, start
+from tests.training.test_choose import data, start
 
 # learning rate, T, epochs, batch size, percent
 PAPER = {
@@ -59,9 +59,7 @@ def test_every_row_of_the_table(name: str, tmp_path: Path) -> None:
         128,
     )
     assert chosen.preset == name
-    assert (chosen.preprocessing.size, chosen.preprocessing.resize) == (
-        (256, 256) if name.startswith("funnybirds") else (224, 256)
-    )
+    assert (chosen.size, chosen.resize) == ((256, 256) if name.startswith("funnybirds") else (224, 256))
     assert chosen.augmentation == {"rsna": "xray", "funnybirds": "none"}.get(name.partition("-")[0], "photo")
     if name.startswith("rsna"):
         assert chosen.weights is None
@@ -75,7 +73,7 @@ def test_every_row_of_other_methods(name: str, tmp_path: Path) -> None:
     method, _, ours = name.partition("-")
     chosen, sics = settings(tmp_path, name), settings(tmp_path, ours)
     assert (chosen.method, chosen.lr, chosen.weight_decay) == (method, lr, weight_decay)
-    for same in ("backbone", "epochs", "batch_size", "augmentation", "recipe", "preprocessing", "weights"):
+    for same in ("backbone", "epochs", "batch_size", "augmentation", "recipe", "size", "resize", "fit", "weights"):
         assert getattr(chosen, same) == getattr(sics, same)
     assert chosen.form == ("bcos" if method == "bcos" else "conventional")
     assert chosen.weights is None or chosen.weights in published(chosen.backbone, chosen.form)
@@ -88,14 +86,14 @@ def test_all_rows_are_there() -> None:
 
 def test_what_the_user_says_wins(tmp_path: Path) -> None:
     chosen = settings(tmp_path, "voc-resnet50", lr=0.5, epochs=2, size=64, backbone="resnet18", weights="imagenet")
-    assert (chosen.lr, chosen.epochs, chosen.preprocessing.size, chosen.backbone) == (0.5, 2, 64, "resnet18")
+    assert (chosen.lr, chosen.epochs, chosen.size, chosen.backbone) == (0.5, 2, 64, "resnet18")
     assert (chosen.temperature, chosen.batch_size) == (30, 32)
     assert settings(tmp_path, "voc-resnet50", weights="imagenet-long").weights == "imagenet-long"
 
 
 def test_a_model_to_start_from_decides_about_the_network(tmp_path: Path) -> None:
     chosen = settings(tmp_path, "dogs-resnet50", weights=start(tmp_path))
-    assert (chosen.backbone, chosen.latent, chosen.temperature, chosen.preprocessing.size) == (
+    assert (chosen.backbone, chosen.latent, chosen.temperature, chosen.size) == (
         "resnet_tiny",
         8,
         2.5,

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from sic.machines import Machines
 from sic.training.batches import TrainingBatches, Views, support_candidates
 from sic.training.ranks import Share, gathered
 from tests.training.test_batches import SAMPLES
+from tests.waiting import LONG, wait_until
 
 PIXELS = [np.random.default_rng(i).integers(0, 256, (6 + i % 3, 8, 3), np.uint8) for i in range(45)]
 
@@ -154,21 +154,17 @@ def test_one_process_lost_is_one_sentence_and_resumes(bird_folders: Path, tmp_pa
     parts = subprocess.Popen(
         command(bird_folders, out, *SMALL, "--epochs", "40", "--devices", "2"), stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 120
-    while not (out / "checkpoints" / "last.ckpt").is_file():
-        assert parts.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    checkpoint = out / "checkpoints" / "last.ckpt"
+    wait_until(checkpoint.is_file, parts)
     second = max(children(parts.pid))
     assert b"RANK=1\0" in Path(f"/proc/{second}/environ").read_bytes()
     os.kill(second, signal.SIGKILL)
-    said = parts.communicate(timeout=60)[1]
+    said = parts.communicate(timeout=LONG)[1]
     assert parts.returncode == 1 and "Traceback" not in said
     assert [line for line in said.splitlines() if line.startswith("sic:")] == [said.splitlines()[-1]]
     assert "--resume" in said.splitlines()[-1]
-    last = torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["epoch"]
+    last = torch.load(checkpoint, weights_only=True)["epoch"]
     again = subprocess.Popen(command(bird_folders, out, "--resume", "--devices", "2"), stderr=subprocess.DEVNULL)
-    while torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] == last:
-        assert again.poll() is None and time.monotonic() < deadline + 120
-        time.sleep(0.2)
+    wait_until(lambda: torch.load(checkpoint, weights_only=True)["epoch"] > last, again)
     again.send_signal(signal.SIGINT)
-    assert again.wait(timeout=60) == 130
+    assert again.wait(LONG) == 130

@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
 from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, convert, encode_colours
 from sic.errors import SicError
+from sic.settings import Form
 
-Form = Literal["bcos", "bcosified", "conventional"]
 FORMS: tuple[Form, ...] = get_args(Form)
-"""bcos: B-cos v2, for training from scratch or from B-cos v2 weights. bcosified: made from a conventional pretrained
-network, with its activations. conventional: the network as its authors made it; it cannot be traced."""
 
 
 @dataclass

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torchvision.models import get_model_weights
 
 from sic.backbones.download import fetch
-from sic.backbones.registry import TIMM, Form, Load
+from sic.backbones.registry import TIMM, Load
 from sic.errors import SicError
+from sic.settings import Form
 
 Progress = Callable[[int, int], None]
 

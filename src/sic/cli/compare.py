@@ -1,10 +1,10 @@
 """`sic compare`: several methods, several seeds, one table."""
 
-import inspect
 import shlex
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from functools import partial
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sic.cli.console import OUT, Talker, print_json, styled
+from sic.cli.data import Group, LayoutName, Roi
 from sic.cli.evaluate import Device, Limit, Only, explain_with, open_suite, pick_device
-from sic.cli.jobs import Job, run_jobs
-from sic.cli.search import SETTINGS, tokens, with_flags_of_train
-from sic.cli.train import train as train_command
+from sic.cli.jobs import Job, run_all
+from sic.cli.options import Devices, Nodes, Workers, given, tokens, with_settings
 from sic.errors import SicError
+from sic.settings import named
 
 if TYPE_CHECKING:
     from sic.evaluate.compare import Row, Values
@@ -34,9 +35,8 @@ class Entry:
     attribution: str | None = None
 
 
-@with_flags_of_train("resume", "seed", "method", "attribution")
+@with_settings("seed", "method", "attribution")
 def compare(
-    context: typer.Context,
     runs: Annotated[
         list[str] | None,
         typer.Argument(help="Finished runs: model directories, NAME=RUN to name one, RUN:ATTRIBUTION to choose a way."),
@@ -45,6 +45,9 @@ def compare(
         str | None, typer.Option("--train", help="Train these methods: sic,bcos,blackbox, or METHOD:ATTRIBUTION.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Images to train and measure on; finished runs: their own.")] = None,
+    layout: LayoutName = None,
+    group: Group = None,
+    roi: Roi = None,
     seeds: Annotated[str, typer.Option(help="Seeds to train each method with.")] = "0,1,2",
     special: Annotated[
         list[str] | None,
@@ -55,9 +58,12 @@ def compare(
     only: Only = None,
     limit: Limit = None,
     device: Device = None,
+    devices: Devices = None,
+    nodes: Nodes = None,
+    workers: Workers = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     part: Annotated[bool, typer.Option("--part", hidden=True)] = False,
-    **flags: Any,
+    **said: Any,
 ) -> None:
     """Train methods (or take finished runs), evaluate each, and put them side by side.
 
@@ -67,12 +73,11 @@ def compare(
         raise SicError(
             "Name finished runs, or methods to train: sic compare RUN RUN …, or --train sic,bcos --data DATA."
         )
-    defaults = inspect.signature(train_command).parameters
-    typed = {name: value for name, value in flags.items() if value != defaults[name].default}
-    said = {SETTINGS.get(name, name): value for name, value in typed.items()}
-    if runs and (said or special):
-        named = ", ".join(sorted([*said, *(special or [])]))
-        raise SicError(f"{named}: settings of the training mean nothing for runs that are finished.")
+    run = given({"layout": layout, "group": group, "roi": roi, "devices": devices, "nodes": nodes, "workers": workers})
+    said = given(said)
+    if runs and (said or run or special):
+        meant = ", ".join(sorted([*said, *run, *(special or [])]))
+        raise SicError(f"{meant}: settings of the training mean nothing for runs that are finished.")
     if train is not None and data is None:
         raise SicError("--train needs --data: a folder of images, a table of them, or birds.")
     from sic.evaluate.suite import chosen
@@ -84,17 +89,25 @@ def compare(
         else:
             own = _settings_of_methods(special or [], [name.strip() for name in train.split(",")])
             if jobs > 1:  # what each of them trains and measures is found finished below
-                from sic.training.settings import loader_workers
+                from sic.training.choose import loader_workers
 
-                common = {"workers": loader_workers(jobs), **typed, "data": data, "out": out, "only": only}
-                flags_of_all = tokens(context, common | {"limit": limit, "device": device})
-                run_jobs(_jobs(list(own), _seeds(seeds), special or [], out, flags_of_all), jobs, talker)
-            entries = _trained({name: said | own[name] for name in own}, str(data), _seeds(seeds), out, talker)
+                common = {"workers": loader_workers(jobs), **run, **said, "data": data, "out": out, "only": only}
+                flags_of_all = tokens(common | {"limit": limit, "device": device})
+                run_all(_jobs(list(own), _seeds(seeds), special or [], out, flags_of_all), jobs, talker)
+            entries = _trained({name: said | own[name] for name in own}, str(data), run, _seeds(seeds), out, talker)
         # What was trained here is measured on its own data, opened as it was for the training.
         results = _results(entries, None if train else data, protocols, limit, pick_device(device), out, talker)
         if part:
             return
-        settings = {"train": train, "data": data, "only": protocols, "limit": limit, **said, "set": special or []}
+        settings = {
+            "train": train,
+            "data": data,
+            "only": protocols,
+            "limit": limit,
+            **run,
+            **said,
+            "set": special or [],
+        }
         report = _report(entries, results, settings)
         files = _write(report, out)
     if json:
@@ -123,9 +136,8 @@ def _settings_of_methods(special: list[str], methods: list[str]) -> dict[str, di
         chosen = [name for name in methods if name.partition(":")[0] == method]
         if not (colon and equals and setting and chosen):
             raise SicError(f"--set {text} must be METHOD:SETTING=VALUE, with a method that --train names.")
-        name = setting.strip().replace("-", "_")
         for each in chosen:
-            result[each][SETTINGS.get(name, name)] = _value(value.strip())
+            result[each][named(setting)] = _value(value.strip())
     return result
 
 
@@ -141,7 +153,7 @@ def _jobs(names: list[str], seeds: list[int], special: list[str], out: Path, fla
             ways = ",".join(name for name in names if name.partition(":")[0] == method)
             own = [part for text in special if text.partition(":")[0] == method for part in ("--set", text)]
             arguments = ["compare", "--train", ways, "--seeds", str(seed), *own, *flags, "--part"]
-            result.append(Job(f"{method}, seed {seed}", arguments, folder.with_suffix(".log")))
+            result.append(Job(f"{method}, seed {seed}", partial(list, arguments), folder.with_suffix(".log")))
     return result
 
 
@@ -153,14 +165,17 @@ def _value(text: str) -> Any:
         return text
 
 
-def _trained(methods: dict[str, dict[str, Any]], data: str, seeds: list[int], out: Path, talker: Talker) -> list[Entry]:
-    """Train what is not finished, with the settings of each method, in `out/runs/METHOD-seedN`."""
+def _trained(
+    methods: dict[str, dict[str, Any]], data: str, run: dict[str, Any], seeds: list[int], out: Path, talker: Talker
+) -> list[Entry]:
+    """Train what is not finished, with the settings of each method, in `out/runs/METHOD-seedN`. `run`: how to open the
+    data and where to train, for all of them."""
     entries = []
     for seed in seeds:  # seed by seed: after each of them there is something to compare
         for name, said in methods.items():
             method, _, attribution = name.partition(":")
             folder = out / RUNS / f"{method}-seed{seed}"
-            _train(method, seed, folder, data, said, talker)
+            _train(method, seed, folder, data, said, run, talker)
             if attribution:
                 from sic.model import load
 
@@ -177,7 +192,9 @@ def _is_trained(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and bool(read_config(folder)[0].figures)
 
 
-def _train(method: str, seed: int, folder: Path, data: str, said: dict[str, Any], talker: Talker) -> None:
+def _train(
+    method: str, seed: int, folder: Path, data: str, said: dict[str, Any], run: dict[str, Any], talker: Talker
+) -> None:
     from sic.directory import RUN, read_run
     from sic.model import fit
 
@@ -189,12 +206,11 @@ def _train(method: str, seed: int, folder: Path, data: str, said: dict[str, Any]
     if resume and _is_trained(folder):
         from sic.training import recorded_settings
 
-        settings = {name: value for name, value in said.items() if name not in ("workers", "layout", "group")}
-        recorded_settings(folder, settings | {"seed": seed})  # or the sentence that says what differs
+        recorded_settings(folder, said | {"seed": seed})  # or the sentence that says what differs
         talker.say(f"{folder} is finished.")
         return
     talker.say(f"{'Continuing' if resume else 'Training'} {method}, seed {seed} → {folder}")
-    fit(data, folder, resume=resume, reporter=talker, method=method, seed=seed, **said)
+    fit(data, folder, resume=resume, reporter=talker, method=method, seed=seed, **run, **said)
 
 
 def _finished(runs: list[str]) -> list[Entry]:

@@ -1,12 +1,7 @@
-"""`sic search`: the best learning rate and temperature of a grid."""
+"""`sic search`: train at every point of a grid of settings."""
 
 import csv
-import inspect
-import math
 import shlex
-import sys
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,195 +9,200 @@ import typer
 from rich.table import Table
 
 from sic.cli.console import OUT, Talker, print_json
-from sic.cli.jobs import leave_when_told
-from sic.cli.train import train
+from sic.cli.data import Group, LayoutName, Roi
+from sic.cli.jobs import Ended, Job, locked, run_jobs
+from sic.cli.options import given, tokens, with_settings
 from sic.errors import SicError
+from sic.settings import flag, table
 
 if TYPE_CHECKING:
-    from sic.training.grid import Point
-    from sic.training.search import Search
-
-SETTINGS = {
-    "antialias": "antialiased",
-    "compile": "compiled",
-    "supports": "supports_per_class",
-    "support_images": "keep_support_images",
-}
-"""Flags of `sic train` that are not called like their setting."""
+    from sic.training.search import Axes, Point, Search
 
 
-def with_flags_of_train(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """What `sic train` takes, the command takes for all that it trains, but for what it says itself, and `without`."""
-
-    def extend(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        taken = {*without, *(p.name for p in own)}
-        parameters = [*own, *(p for p in inspect.signature(train).parameters.values() if p.name not in taken)]
-        setattr(command, "__signature__", inspect.Signature(parameters))  # noqa: B010
-        command.__annotations__ = {p.name: p.annotation for p in parameters}
-        return command
-
-    return extend
-
-
-@with_flags_of_train("resume")
+@with_settings(several=True)
 def search(
-    context: typer.Context,
     data: Annotated[str, typer.Argument(help="A folder of images, a table of them, or `birds` (built in).")],
+    layout: LayoutName = None,
+    group: Group = None,
+    roi: Roi = None,
     out: Annotated[Path, typer.Option(help="Where the trials and the result go.")] = Path("runs/search"),
-    lr: Annotated[str | None, typer.Option(help="Learning rates, such as 0.001,0.0003.")] = None,
-    temperature: Annotated[str | None, typer.Option("--temperature", "-T", help="Temperatures: 10,30.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Trials at a time; each gets a GPU while there are enough.")] = 1,
-    storage: Annotated[
-        str | None,
-        typer.Option(help="URL of an Optuna storage; machines with the same and an --out of the same name share work."),
-    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    **flags: Any,
+    **said: Any,
 ) -> None:
-    """Train at every point of a grid of learning rates and temperatures; the paper's where you name none.
+    """Train at every point of a grid of settings; by default the paper's grid of learning rates and temperatures.
 
     The same command continues a search that was interrupted; new values add to it.
     """
-    rates, temperatures = _numbers("--lr", lr), _numbers("--temperature", temperature)
-    said = {name: value for name, value in flags.items() if value != inspect.signature(train).parameters[name].default}
-    leave_when_told()  # also where SLURM has started several searches
+    wanted = {name: _values(name, text) for name, text in given(said).items() if table()[name].search}
+    common = given({"layout": layout, "group": group, "roi": roi}) | {
+        name: value for name, value in given(said).items() if name not in wanted
+    }
     with Talker() as talker:
         talker.say("Loading …")
-        from sic.training.settings import loader_workers
-
-        found, said = _begin(data, out, storage, said, rates, temperatures, talker)
-        passed_on = [*tokens(context, said), "--workers", str(loader_workers(workers))]
-
-        def command(point: "Point", folder: Path, goes_on: bool) -> list[str]:
-            target = ["--out", str(folder), *_at(point, found), *(["--resume"] if goes_on else [])]
-            return [sys.executable, "-m", "sic", "train", data, *target, *passed_on]
-
-        found.run(command, workers, talker)
-    result = _result(found, data, tokens(context, said))
+        found, common = _begin(data, out, common, wanted, talker)
+        _run(found, data, common, workers, talker)
+    result = _result(found, data, common)
     if json:
         print_json(result)
     else:
         _print(result)
     if result["best"] is None:
-        raise SicError(f"None of the {len(result['trials'])} trials came through; {out}/trials has their logs.")
+        raise SicError(f"None of the {len(result['trials'])} trials finished; {out}/trials has their logs.")
 
 
-def _numbers(flag: str, text: str | None) -> tuple[float, ...] | None:
-    """Numbers above 0, six digits each: they name folders."""
-    if text is None:
-        return None
+def _values(name: str, text: str) -> tuple[Any, ...]:
+    """The values of a setting, six digits each: they name folders."""
+    option = table()[name]
     try:
-        numbers = tuple(float(f"{float(part):g}") for part in text.split(","))
+        values = tuple(option.type(f"{option.type(part):g}") for part in text.split(","))
     except ValueError:
-        numbers = ()
-    if not numbers or not all(math.isfinite(n) and 1e-12 <= n <= 1e12 for n in numbers):
-        raise SicError(f"{flag} must be numbers above 0 with commas between them, not {text!r}.")
-    return numbers
+        raise SicError(f"{option.flag} must be numbers with commas between them, not {text!r}.") from None
+    for value in values:
+        option.check(value)
+    return tuple(dict.fromkeys(values))
 
 
 def _begin(
-    data: str,
-    out: Path,
-    storage: str | None,
-    said: dict[str, Any],
-    rates: tuple[float, ...] | None,
-    temperatures: tuple[float, ...] | None,
-    talker: Talker,
+    data: str, out: Path, common: dict[str, Any], wanted: "Axes", talker: Talker
 ) -> "tuple[Search, dict[str, Any]]":
-    """A search with its queue filled, and the flags of its trials. Nothing is written before all is checked."""
+    """A search with its points, and the options of all its trials. Nothing is written before everything is checked."""
     from sic.data import open as open_data
     from sic.data.dataset import require_outside
     from sic.methods import method
     from sic.training import choose
-    from sic.training.grid import default_axes
-    from sic.training.search import BOOKS, Search, require_optuna
-    from sic.training.settings import Settings
+    from sic.training.choose import meaningful
+    from sic.training.search import Search, default_axes, points_of
 
-    require_optuna()
-    found = Search(out, storage) if storage is not None or (out / BOOKS).is_file() else None
-    before = {} if found is None else found.record
-    if before:
-        said = _agreed(said, before["flags"], out)
-    opening: dict[str, Any] = {"layout": said.get("layout"), "group": said.get("group"), "roi": bool(said.get("roi"))}
+    found = Search(out, _is_running)
+    if found.record:
+        common = _agreed(common, found.record["said"], out)
+    settings_of_all = {name: value for name, value in common.items() if name in table()}
+    opening = {name: value for name, value in common.items() if name not in table()}
     opened = open_data(data, talker.progress("preparing images"), **opening)
     require_outside(out, opened)
-    wanted = {SETTINGS.get(name, name): value for name, value in said.items()}
-    known = {*Settings.__dataclass_fields__, "size", "fit"}
-    settings, notes = choose(opened, {name: value for name, value in wanted.items() if name in known})
-    if temperatures and "temperature" not in method(settings.method).options:
-        raise SicError(f"--temperature means nothing to --method {settings.method}; leave it out.")
+    settings, notes = choose(opened, settings_of_all)
+    kind = method(settings.method)
+    for name in wanted:
+        if not meaningful(kind, name):
+            raise SicError(f"{flag(name)} means nothing to --method {settings.method}; leave it out.")
     talker.say("Chosen: " + "; ".join(notes) + ".")
-    found = found or Search(out, storage)
     images = {split: len(samples) for split, samples in opened.splits.items()}
-    found.begin(said, settings, {"classes": list(opened.classes), "task": opened.task, "images": images})
-    tried = [trial.point for trial in found.trials()]
-    grid = tuple(sorted({lr for lr, _ in tried}, reverse=True)), tuple(sorted({t for _, t in tried}))
-    default = grid if tried else default_axes(settings)
-    if rates or temperatures or not tried:
-        tried += [(lr, t) for lr in rates or default[0] for t in temperatures or default[1]]
-    found.add(dict.fromkeys(tried))
-    count = len(found.trials())
-    talker.say(f"{count} trials in {out}, {sum(t.state == 'finished' for t in found.trials())} of them finished.")
-    return found, said
+    found.begin(common, settings, {"classes": list(opened.classes), "task": opened.task, "images": images})
+    if wanted or not found.points:
+        axes = default_axes(settings, kind) | _tried(found) | wanted
+        found.add(points_of(axes))
+    trials = found.trials()
+    talker.say(f"{len(trials)} trials in {out}, {sum(t.state == 'finished' for t in trials)} of them finished.")
+    return found, common
 
 
-def _agreed(said: dict[str, Any], before: dict[str, Any], out: Path) -> dict[str, Any]:
-    """The flags that a search was begun with; whoever says others now would not get what they ask for."""
-    for name, value in said.items():
+def _tried(found: "Search") -> "Axes":
+    """The values that a search has already."""
+    names = dict.fromkeys(name for point in found.points for name in point)
+    return {name: tuple(dict.fromkeys(p[name] for p in found.points if name in p)) for name in names}
+
+
+def _is_running(log: Path) -> bool:
+    """Whether a process has locked this log."""
+    if not log.is_file():
+        return False
+    file = locked(log)
+    if file is not None:
+        file.close()
+    return file is None
+
+
+def _agreed(common: dict[str, Any], before: dict[str, Any], out: Path) -> dict[str, Any]:
+    """The options that a search was begun with; others are refused."""
+    for name, value in common.items():
         if before.get(name) != value:
+            said = flag(name) if name in table() else f"--{name}"
             raise SicError(
-                f"--{name.replace('_', '-')} differs from what the search in {out} was begun with; "
-                "leave it out to continue, or choose another --out."
+                f"{said} differs from what the search in {out} was begun with; leave it out to continue, or choose "
+                "another --out."
             )
     return before
 
 
-def tokens(context: typer.Context, said: dict[str, Any]) -> list[str]:
-    """Flags as on a command line."""
-    tokens = []
-    for option in context.command.params:
-        value = said.get(str(option.name))
-        if value is None:
-            continue
-        if isinstance(value, bool):
-            tokens.append(option.opts[0] if value else option.secondary_opts[0])
-        else:
-            tokens += [option.opts[0], str(value)]
-    return tokens
+def _run(found: "Search", data: str, common: dict[str, Any], workers: int, talker: Talker) -> None:
+    """Train at the points that are not finished."""
+    from sic.training.choose import loader_workers
+    from sic.training.search import LOST, name_of, score_of
+
+    passed_on = [*tokens(common), "--workers", str(loader_workers(workers))]
+    points = {
+        name_of(trial.point): trial.point for trial in found.trials() if trial.state != "finished" and not trial.lost
+    }
+
+    def job(name: str, point: "Point") -> Job:
+        folder = found.folder(point)
+
+        def command() -> list[str]:
+            target = ["--out", str(folder), *tokens(point), *(["--resume"] if found.resumes(point) else [])]
+            return ["train", data, *target, *passed_on]
+
+        return Job(name, command, found.log(point), finished=lambda: score_of(folder) is not None)
+
+    def watch(one: Job, said: str) -> str | None:
+        _advance(one.name, found, points[one.name], talker)
+        lost = LOST.search(said)
+        return lost.group() if lost else None
+
+    for ended in run_jobs([job(*each) for each in points.items()], workers, talker, watch):
+        _note(ended, found, points[ended.job.name], talker)
 
 
-def _at(point: "Point", found: "Search") -> list[str]:
-    from sic.methods import method
+def _advance(name: str, found: "Search", point: "Point", talker: Talker) -> None:
+    """Report how far a trial is."""
+    from sic.training.fit import HISTORY
+    from sic.training.history import read_history
 
-    temperature = ["--temperature", f"{point[1]:g}"] if "temperature" in method(found.settings.method).options else []
-    return ["--lr", f"{point[0]:g}", *temperature]
+    rows = read_history(found.folder(point) / HISTORY)
+    if rows:
+        note = f"validation {float(rows[-1]['val_score']):.1%}"
+        talker.advance(name, int(rows[-1]["epoch"]), found.settings.epochs, note)
 
 
-def _result(found: "Search", data: str, flags: list[str]) -> dict[str, Any]:
+def _note(ended: Ended, found: "Search", point: "Point", talker: Talker) -> None:
+    """Record and report how a trial has ended."""
+    from sic.directory import RUN
+    from sic.training.search import score_of
+
+    if ended.reason is None:
+        talker.say(f"{ended.job.name}: validation {score_of(found.folder(point)):.1%}")
+    elif not (found.folder(point) / RUN).is_file():  # not because of its point: the others would end in the same way
+        raise SicError(f"No trial can start: {ended.reason}")
+    else:
+        talker.warn(f"{ended.job.name} failed: {ended.reason}")
+    found.note(point, ended.reason, ended.seconds)
+
+
+def _result(found: "Search", data: str, common: dict[str, Any]) -> dict[str, Any]:
     """Write the table and the picture; what `--json` prints."""
     from sic.data.labels import MAIN_SCORE, SCORE_NAMES
-    from sic.training.grid import Trial, best, draw
+    from sic.training.search import best, draw
 
     trials = found.trials()
-    table, picture = found.out / "search.csv", found.out / "search.png"
-    with table.open("w", newline="", encoding="utf-8") as lines:
-        writer = csv.DictWriter(lines, list(Trial.__dataclass_fields__))
+    rows = [trial.flat() for trial in trials]
+    file, picture = found.out / "search.csv", found.out / "search.png"
+    with file.open("w", newline="", encoding="utf-8") as lines:
+        writer = csv.DictWriter(lines, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
-        writer.writerows(asdict(trial) for trial in trials)
+        writer.writerows(rows)
     score = MAIN_SCORE[found.record["data"]["task"]]
     draw(trials, SCORE_NAMES[score], picture)
     winner = best(trials)
-    again = (
-        ["sic", "train", data, "--out", str(found.out / "best"), *flags, *_at(winner.point, found)] if winner else None
-    )
+    again = None
+    if winner is not None:
+        again = ["sic", "train", data, "--out", str(found.out / "best"), *tokens(common), *tokens(winner.point)]
     return {
         "search": str(found.out),
         "score": score,
-        "trials": [asdict(trial) for trial in trials],
-        "best": asdict(winner) if winner else None,
+        "trials": rows,
+        "best": winner.flat() if winner else None,
         "command": shlex.join(again) if again else None,
-        "table": str(table),
+        "table": str(file),
         "plot": str(picture),
     }
 
@@ -211,22 +211,23 @@ def _print(result: dict[str, Any]) -> None:
     """The same for people."""
     from sic.data.labels import SCORE_NAMES
 
-    table = Table("trial", "lr", "T", "validation", "state")
+    varied = [name for name in dict.fromkeys(key for row in result["trials"] for key in row) if name in table()]
+    shown = Table("trial", *(flag(name)[2:] for name in varied), "validation", "state")
+    winner = result["best"]
     for trial in result["trials"]:
-        winner = result["best"] is not None and trial["trial"] == result["best"]["trial"]
         score = "" if trial["score"] is None else f"{trial['score']:.1%}"
         state = trial["state"] if trial["reason"] is None else f"{trial['state']}: {trial['reason']}"
-        cells = f"{trial['trial']}", f"{trial['lr']:g}", f"{trial['temperature']:g}", score, state
-        table.add_row(*cells, style="bold" if winner else None)
-    OUT.print(table)
+        values = [f"{trial[name]:g}" if name in trial else "" for name in varied]
+        bold = "bold" if winner is not None and trial["trial"] == winner["trial"] else None
+        shown.add_row(f"{trial['trial']}", *values, score, state, style=bold)
+    OUT.print(shown)
     OUT.print(f"Picture: {result['plot']}\nTable: {result['table']}")
-    winner = result["best"]
     if winner is not None:
+        at = ", ".join(f"{flag(name)} {winner[name]:g}" for name in varied if name in winner)
         OUT.print(
-            f"Best: {SCORE_NAMES[result['score']].lower()} {winner['score']:.1%} with lr {winner['lr']:g}, "
-            f"T = {winner['temperature']:g} on the validation images, which chose it and its epoch; "
-            "what it is worth, test images say.",
+            f"Best: {SCORE_NAMES[result['score']].lower()} {winner['score']:.1%} with {at} on the validation images, "
+            "which chose it and its epoch; judge it on the test set.",
             f"Model: {winner['model']}",
-            f"To train it anew: {result['command']}",
+            f"To train it again: {result['command']}",
             sep="\n",
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Literal
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from sic.data.dataset import Box
 from sic.data.members import is_member, member_bytes
+from sic.settings import Fit, Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -202,12 +203,17 @@ class Preprocessing:
     """Side of the model's input in pixels."""
     resize: int
     """Short side after resizing, before the centre crop; at least `size`."""
-    fit: Literal["crop", "squash"] = "crop"
+    fit: Fit = "crop"
     """crop: keep proportions and take the central square. squash: see the whole image, proportions changed."""
 
     def __post_init__(self) -> None:
         if self.resize < self.size:
             raise ValueError(f"cannot take a crop of {self.size} px from an image of {self.resize} px")
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Preprocessing":
+        """As a run has it."""
+        return cls(settings.size, settings.resize, settings.fit)
 
     def reduce(self, image: Image.Image, resample: Image.Resampling = Image.Resampling.BILINEAR) -> Pixels:
         """H×W×3 at the resolution that crops are taken from."""

@@ -4,7 +4,6 @@ the pixels by them is one batched operation, on the device that trains."""
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -12,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sic.data.images import Pixels, Preprocessing
-
-Augmentation = Literal["none", "affine", "photo", "xray"]
+from sic.settings import Augmentation
 
 
 @dataclass

@@ -5,19 +5,12 @@ from sic.methods.bagnet import BagNet
 from sic.methods.bcos import Bcos
 from sic.methods.blackbox import BlackBox
 from sic.methods.comparing import Comparing
-from sic.methods.contract import LOSSES, Answered, Classifier, Contributions, Loss, odds, opacity, probabilities
+from sic.methods.contract import LOSSES, Answered, Classifier, Contributions, odds, opacity, probabilities
 from sic.methods.nwhead import NWHead
 from sic.methods.protopnet import ProtoPNet
 from sic.methods.sic import SIC
 
-METHODS: dict[str, type[Classifier]] = {
-    "sic": SIC,
-    "blackbox": BlackBox,
-    "bcos": Bcos,
-    "bagnet": BagNet,
-    "nwhead": NWHead,
-    "protopnet": ProtoPNet,
-}
+METHODS: dict[str, type[Classifier]] = {kind.name: kind for kind in (SIC, BlackBox, Bcos, BagNet, NWHead, ProtoPNet)}
 
 
 def method(name: str) -> type[Classifier]:
@@ -37,7 +30,6 @@ __all__ = [
     "Classifier",
     "Comparing",
     "Contributions",
-    "Loss",
     "NWHead",
     "ProtoPNet",
     "method",

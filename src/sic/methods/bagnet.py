@@ -7,12 +7,14 @@ from torch import Tensor, nn
 from sic.backbones import Backbone
 from sic.backbones.bagnet import STRIDE
 from sic.errors import SicError
-from sic.methods.contract import Classifier, Contributions, Loss, as_columns, without_weights
+from sic.methods.contract import Classifier, Contributions, as_columns, without_weights
+from sic.settings import Loss
 
 
 class BagNet(Classifier):
     """Explained by the votes: each is spread evenly over the pixels of its patch, so that their sum stays the logit."""
 
+    name = "bagnet"
     forms = ("conventional",)
     backbones = ("bagnet17", "bagnet9", "bagnet33")
     complete = True

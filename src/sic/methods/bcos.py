@@ -6,15 +6,19 @@ from torch import Tensor
 
 from sic.backbones import Backbone
 from sic.bcos import BcosLinear
-from sic.methods.contract import Answered, Classifier, Contributions, Loss, as_columns
+from sic.methods.contract import Answered, Classifier, Contributions, as_columns
 from sic.methods.linear import Traced
+from sic.settings import Loss
 
 
 class Bcos(Classifier):
     """Logits are `head(pooled) / T + b`; `b = -log(C - 1)` lets every class start at its base rate."""
 
+    name = "bcos"
     forms = ("bcos", "bcosified")
     options = ("temperature", "b", "loss")
+    fit_options = ("backbone_b",)
+    temperatures = {"scratch": 0.1, "bcosify": 0.1}  # outputs of the head are small at first: T makes them grow sooner
     complete = True
 
     def __init__(

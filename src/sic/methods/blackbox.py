@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from sic.backbones import Backbone
-from sic.methods.contract import Classifier, Contributions, Loss, as_columns, without_weights
+from sic.methods.contract import Classifier, Contributions, as_columns, without_weights
 from sic.methods.posthoc import (
     GRAD_CAM,
     INPUT_X_GRADIENT,
@@ -13,11 +13,13 @@ from sic.methods.posthoc import (
     input_x_gradient,
     integrated_gradients,
 )
+from sic.settings import Loss
 
 
 class BlackBox(Classifier):
     """What everybody uses; its maps are approximations, and their residual is what they leave out."""
 
+    name = "blackbox"
     forms = ("conventional",)
     options = ("loss", "attribution")
     attributions = (INPUT_X_GRADIENT, INTEGRATED_GRADIENTS, GRAD_CAM)

@@ -1,16 +1,20 @@
 """What SIC and the NW-Head share: an encoder, and the latents of the training images that they compare with."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
 from sic.backbones import Backbone
-from sic.methods.contract import Classifier, Loss
+from sic.methods.contract import Classifier
+from sic.settings import Loss
 
 
 class Comparing(Classifier):
     """Holds its support vectors; who they are is the business of `sic.supports`."""
 
     with_cases = True
+    fit_options: ClassVar[tuple[str, ...]] = ("supports_per_class", "keep_support_images", "inference_supports")
     support_vectors: Tensor
     support_classes: Tensor
     encoder: nn.Module

@@ -1,18 +1,17 @@
 """What every method offers: logits, and contributions that say where they come from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
-from sic.backbones import Backbone, Form
+from sic.backbones import Backbone
 from sic.errors import SicError
+from sic.settings import Form, Loss, RecipeName
 
-Loss = Literal["bce", "ce"]
 LOSSES: tuple[Loss, ...] = get_args(Loss)
-"""bce: one yes-or-no question per class, probabilities are sigmoids. ce: classes compete, they are a softmax."""
 
 
 @dataclass
@@ -89,11 +88,21 @@ class Classifier(nn.Module):
     one with cases also takes `supports`, how many there are in all.
     """
 
+    name: ClassVar[str]
+    """As `--method` takes it."""
     forms: ClassVar[tuple[Form, ...]]
     """Of the backbones that it can work with; the first is the default."""
     backbones: ClassVar[tuple[str, ...]] = ()
     """The only ones that it works with, the first by default; empty: all of the right form."""
     options: ClassVar[tuple[str, ...]] = ("loss",)
+    fit_options: ClassVar[tuple[str, ...]] = ()
+    """Special settings (see `sic.settings`) that its training uses and its constructor does not take."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Settings whose default differs from other methods'."""
+    temperatures: ClassVar[Mapping[RecipeName, float]] = {}
+    """T of each recipe, where it is not 1."""
+    collapses: ClassVar[bool] = False
+    """Whether training from random weights usually collapses without a guide."""
     losses: ClassVar[tuple[Loss, ...]] = LOSSES
     """The first is the default."""
     attributions: ClassVar[tuple[str, ...]] = ()
@@ -102,12 +111,8 @@ class Classifier(nn.Module):
     """Whether contributions and constant add up to the logit exactly."""
     with_cases: ClassVar[bool] = False
     """Whether it reasons with training images, or with parts of them."""
-    supports_per_class: ClassVar[int | None] = None
-    """How many by default, where it is not the usual number."""
     selections: ClassVar[tuple[str, ...]] = ()
     """Which training images these may be in the end, where that can be chosen (see `sic.supports.select`)."""
-    lr: ClassVar[float | None] = None
-    """Learning rate by default, where it is the method's own and not the recipe's."""
     attribution: str | None = None
     bias: float = 0.0
     """What every class starts from, where that is the same for all."""

@@ -5,8 +5,9 @@ from torch import Tensor, nn
 
 from sic.backbones import Backbone
 from sic.methods.comparing import Comparing
-from sic.methods.contract import Contributions, Loss, as_columns, without_weights
+from sic.methods.contract import Contributions, as_columns, without_weights
 from sic.methods.posthoc import gradients, input_x_gradient
+from sic.settings import Loss
 
 NOTHING = -1e4
 """A log-weight that is 0 in any precision, and finite."""
@@ -33,6 +34,7 @@ class NWHead(Comparing):
     It explains itself by its most influential supports. Its maps are Input×Gradient: the method has none of its own.
     """
 
+    name = "nwhead"
     forms = ("conventional",)
     options = ("latent", "loss", "neighbours")
     losses = ("ce",)

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from sic.backbones import Backbone
 from sic.errors import SicError
-from sic.methods.contract import Classifier, Contributions, Loss, as_columns, without_weights
+from sic.methods.contract import Classifier, Contributions, as_columns, without_weights
+from sic.settings import Loss
 
 ENLARGED, BOX = "enlarged", "box"
 EPSILON = 1e-4
@@ -27,13 +28,14 @@ class ProtoPNet(Classifier):
     what prototypes of other classes add.
     """
 
+    name = "protopnet"
     forms = ("conventional",)
     options = ("latent", "loss", "attribution")
+    fit_options = ("supports_per_class", "keep_support_images")
+    defaults = {"supports_per_class": 10, "lr": 3e-3}
     losses = ("ce", "bce")
     attributions = (ENLARGED, BOX)
     with_cases = True
-    supports_per_class = 10
-    lr = 3e-3
     prototype_classes: Tensor
 
     def __init__(

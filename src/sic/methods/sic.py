@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from sic.backbones import Backbone
 from sic.bcos import BcosLinear, bcos_similarity
 from sic.methods.comparing import Comparing
-from sic.methods.contract import Answered, Contributions, Loss, as_columns
+from sic.methods.contract import Answered, Contributions, as_columns
 from sic.methods.linear import Traced
+from sic.settings import Loss
 
 Outputs = Callable[[Tensor], Tensor]
 """Latents N×d → N×K."""
@@ -39,8 +40,12 @@ class Encoder(nn.Module):
 class SIC(Comparing):
     """The classifier."""
 
+    name = "sic"
     forms = ("bcos", "bcosified")
     options = ("latent", "temperature", "b", "relu", "loss")
+    fit_options = (*Comparing.fit_options, "backbone_b", "support_source", "ways")
+    temperatures = {"paper": 30.0}
+    collapses = True
     selections = ("nearest", "centroid", "random")
     complete = True
     encoder: Encoder

@@ -2,15 +2,13 @@
 
 from sic.supports.edits import Action, Case, Edit, find_support, replaced
 from sic.supports.latents import room_for
-from sic.supports.select import HOW, How, Selection, select, select_class, select_how
+from sic.supports.select import Selection, select, select_class, select_how
 from sic.supports.store import Support, read_supports, remove_unlisted, support_files, write_supports
 
 __all__ = [
-    "HOW",
     "Action",
     "Case",
     "Edit",
-    "How",
     "Selection",
     "Support",
     "find_support",

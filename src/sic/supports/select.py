@@ -5,13 +5,13 @@ With scikit-learn, class by class; where a GPU is given, many classes at once on
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sic.settings import How
 from sic.supports.kmeans import kmeans, starting_rows
 
 Candidates = Mapping[int, Sequence[int]]
@@ -20,11 +20,6 @@ TIE = 1e-5
 """Of the largest distance: what is nearer by less than that is as near. Both images of a cluster of two are."""
 AT_ONCE = 256 << 20
 """Bytes of latents that are on the device at a time."""
-
-How = Literal["nearest", "centroid", "random", "full"]
-HOW: tuple[How, ...] = get_args(How)
-"""nearest: the images nearest to k-means' centroids. centroid: these themselves, which are no images. random: images
-drawn once. full: all images."""
 
 
 @dataclass(frozen=True)

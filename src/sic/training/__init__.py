@@ -1,7 +1,8 @@
 """The fit."""
 
+from sic.settings import Settings
+from sic.training.choose import choose
 from sic.training.fit import fit, recorded_settings
 from sic.training.history import Reporter, Silent
-from sic.training.settings import Settings, choose
 
 __all__ = ["Reporter", "Settings", "Silent", "choose", "fit", "recorded_settings"]

@@ -13,11 +13,11 @@ from sic.data.transforms import TrainingTransform
 from sic.errors import SicError
 from sic.methods import Classifier
 from sic.predictions import Answers
+from sic.settings import Settings
 from sic.training.batches import Batch
 from sic.training.losses import binary_loss, softmax_loss
 from sic.training.ranks import gathered
 from sic.training.schedule import learning_rate_factor
-from sic.training.settings import Settings
 
 Candidates = dict[int, list[int]]
 """Positions of the training images that may be cases, per class."""

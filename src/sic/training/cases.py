@@ -10,11 +10,11 @@ from torch import Tensor
 from sic.bcos.processes import processes
 from sic.errors import SicError
 from sic.methods import Comparing
+from sic.settings import Settings
 from sic.supports import Selection, room_for, select_how
 from sic.training.base import Candidates, Case, Training
 from sic.training.batches import Batch
 from sic.training.ranks import gathered
-from sic.training.settings import Settings
 
 
 class CaseTraining(Training):

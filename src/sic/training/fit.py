@@ -17,6 +17,7 @@ from sic import directory
 from sic.backbones import Load
 from sic.bcos import without_biases
 from sic.data.dataset import ImageData, Sample
+from sic.data.images import Preprocessing
 from sic.data.labels import Targets, targets
 from sic.data.transforms import TrainingTransform
 from sic.directory import RUN, Config, SavedModel, read_run
@@ -24,18 +25,18 @@ from sic.errors import SicError
 from sic.files import write_atomically
 from sic.machines import Machines
 from sic.methods import Classifier, method
+from sic.settings import Settings, check, flag, from_json, to_json
 from sic.supports import Support
 from sic.training.base import Training
 from sic.training.batches import TrainingBatches, Views, training_loader, view_loader
 from sic.training.checkpoints import BEST, LAST, WholeCheckpoints, checkpoint_folder, read_checkpoint, starting_point
+from sic.training.choose import loader_workers
 from sic.training.history import History, Reporter, Silent
 from sic.training.losses import positive_weights
 from sic.training.material import Images, Material, gather
 from sic.training.module import SICTraining
 from sic.training.nwhead import NWHeadTraining
-from sic.training.of_method import flag
 from sic.training.protopnet import ProtoPNetTraining
-from sic.training.settings import Settings, from_json, loader_workers
 from sic.training.start import origin, published_weights, start_from
 from sic.training.together import LostProcess, SharingOut, lost, strategy
 
@@ -160,7 +161,7 @@ def _tell(data: ImageData, settings: Settings, material: Material, reporter: Rep
 def _record(data: ImageData, settings: Settings, material: Material, folder: Path, resume: bool) -> None:
     """`run.json`: the settings and the split; a resumed run must find the same."""
     record = {
-        "settings": asdict(settings),
+        "settings": to_json(settings),
         "data": _data_card(data, material) | {"opened_with": data.opened_with},
         "train": [sample.id for sample in material.train.samples],
         "validation": [sample.id for sample in material.validation.samples],
@@ -180,34 +181,25 @@ def _record(data: ImageData, settings: Settings, material: Material, folder: Pat
 def recorded_settings(folder: Path, said: dict[str, Any]) -> Settings:
     """The settings that a run was started with; whoever says others now would not get what they ask for."""
     settings = from_json(read_run(folder)["settings"])
-    known = {**asdict(settings), **asdict(settings.preprocessing)}
+    said = {name: value for name, value in said.items() if value is not None}
+    check(said)
     for name, value in said.items():
-        if value is not None and known.get(name) != value:
+        if getattr(settings, name) != value:
             raise SicError(f"{flag(name)} differs from what {folder} was started with; leave it out to resume.")
     return settings
 
 
 def _config(data: ImageData, settings: Settings, material: Material) -> Config:
     return Config(
-        backbone=settings.backbone,
-        form=settings.form,
-        antialiased=settings.antialiased,
-        classes=list(data.classes),
-        task=data.task,
-        preprocessing=settings.preprocessing,
-        supports_per_class=settings.supports_per_class,
-        temperature=settings.temperature,
-        latent=settings.latent,
-        b=settings.b,
-        backbone_b=settings.backbone_b,
-        method=settings.method,
-        loss=settings.loss,
-        relu=settings.relu,
-        attribution=settings.attribution,
-        neighbours=settings.neighbours,
-        inference_supports=settings.inference_supports,
+        settings.backbone,
+        list(data.classes),
+        data.task,
+        Preprocessing.of(settings),
+        settings.supports_per_class,
+        settings.temperature,
         data=_data_card(data, material),
-        training={**asdict(settings), "origin": origin(settings.weights)},
+        training={**to_json(settings), "origin": origin(settings.weights)},
+        **settings.network,
     )
 
 
@@ -216,8 +208,8 @@ def _module(config: Config, settings: Settings, material: Material, load: Load |
     number = training.number_of_cases(settings, material.candidates, len(config.classes))
     classifier = directory.build(config, number, biases=settings.fading > 0, load=load, measure=True)
     patch = classifier.backbone.patch
-    if patch is not None and settings.preprocessing.size < patch:
-        raise SicError(f"--size {settings.preprocessing.size} is less than a patch of {settings.backbone}, {patch} px.")
+    if patch is not None and settings.size < patch:
+        raise SicError(f"--size {settings.size} is less than a patch of {settings.backbone}, {patch} px.")
     if settings.weights is not None and load is None:
         start_from(classifier, Path(settings.weights), settings)
     positive = None
@@ -245,7 +237,7 @@ def _optimise(
     machines: Machines,
 ) -> None:
     classes = len(data.classes)
-    preprocessing = settings.preprocessing
+    preprocessing = Preprocessing.of(settings)
     train_targets = Targets(material.train.samples, classes)
     gpu = torch.cuda.is_available()
     module.transform = TrainingTransform(settings.augmentation, preprocessing)
@@ -322,11 +314,11 @@ def _optimise(
 
 
 def _describe_cases(module: Training, train: Images, settings: Settings, classes: Sequence[str]) -> list[Support]:
-    result = []
+    result, preprocessing = [], Preprocessing.of(settings)
     for case in module.cases():
         if case.row is None:
             result.append(Support(case.label, f"a mean of images of {classes[case.label]}", None))
             continue
-        view = settings.preprocessing.crop(train[case.row]).copy() if settings.keep_support_images else None
+        view = preprocessing.crop(train[case.row]).copy() if settings.keep_support_images else None
         result.append(Support(case.label, train.samples[case.row].id, view, case.box))
     return result

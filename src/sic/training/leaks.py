@@ -8,8 +8,8 @@ from sic.data.duplicates import copies_within, read_fingerprints
 from sic.data.pixels import Loaded
 from sic.data.split import stratified
 from sic.errors import SicError
+from sic.settings import Settings
 from sic.training.history import Reporter
-from sic.training.settings import Settings
 
 TRAIN = "train"
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sic.data.dataset import ImageData, Sample, Skipped
-from sic.data.images import Pixels
+from sic.data.images import Pixels, Preprocessing
 from sic.data.pixels import PixelSource, load_pixels
 from sic.errors import SicError
 from sic.methods import method
+from sic.settings import Settings
 from sic.training.batches import support_candidates
 from sic.training.history import Reporter
 from sic.training.leaks import look_at_test_images, refuse, split_off
-from sic.training.settings import Settings
 
 
 @dataclass
@@ -47,7 +47,7 @@ def gather(data: ImageData, settings: Settings, cache: Path, workers: int, repor
     """Read every file once (pixels go to `cache`), drop what cannot be read, split off a validation set."""
     loaded = load_pixels(
         data.splits["train"] + data.splits.get("val", []),
-        settings.preprocessing,
+        Preprocessing.of(settings),
         cache,
         workers,
         lambda done, total: reporter.advance("reading images", done, total),

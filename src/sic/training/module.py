@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from sic.bcos import BcosLinear
 from sic.methods import SIC
+from sic.settings import Settings
 from sic.training.bank import SupportBank
 from sic.training.base import Candidates
 from sic.training.batches import Batch
 from sic.training.cases import CaseTraining
 from sic.training.losses import softmax_loss
-from sic.training.settings import Settings
 from sic.training.watch import LatentHealth, collapse, latent_health
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sic.backbones.weights import IMAGENET
-from sic.data.transforms import Augmentation
 from sic.errors import SicError
+from sic.settings import Augmentation
 
 
 @dataclass(frozen=True)

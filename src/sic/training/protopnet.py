@@ -8,10 +8,10 @@ from torch import Tensor
 from sic.data.labels import split_targets
 from sic.errors import SicError
 from sic.methods import ProtoPNet
+from sic.settings import Settings
 from sic.training.base import Candidates, Case, Training
 from sic.training.batches import Batch
 from sic.training.schedule import learning_rate_factor
-from sic.training.settings import Settings
 
 CLUSTER, SEPARATION, SPARSE = 0.8, 0.08, 1e-4
 """Weights of the costs: own prototypes near, others far, few connections to other classes."""
@@ -50,7 +50,7 @@ class ProtoPNetTraining(Training):
         return settings.supports_per_class * classes
 
     def cases(self) -> list[Case]:
-        side = self.settings.preprocessing.size
+        side = self.settings.size
         result = []
         for label, source in zip(self.classifier.case_classes, self.sources.tolist(), strict=True):
             image, row, column, height, width = source

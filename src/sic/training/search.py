@@ -1,264 +1,235 @@
-"""A grid search: every trial is a `sic train` in a process and a folder of its own; Optuna keeps the books.
+"""A grid search: one fit per point, each in a folder of its own. The folders and `search.json` hold all state."""
 
-A trial that runs is alive as long as its log file is locked: the lock goes with its process, however that ends. Of
-trials on other machines there is a beat in the storage instead.
-"""
-
+import itertools
 import json
-import platform
-import subprocess
-import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import asdict, replace
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType
-from typing import IO, Any
+from typing import Any, Literal
 
 from sic.data.labels import MAIN_SCORE
-from sic.directory import RUN, read_config
+from sic.directory import CONFIG, RUN, read_config
 from sic.errors import SicError
-from sic.training.fit import HISTORY, recorded_settings
-from sic.training.grid import Point, Trial
-from sic.training.history import Reporter, read_history
-from sic.training.settings import Settings, from_json
-from sic.training.worker import LOST, TrialProcess, environment, locked_log, reason_of, stop
+from sic.files import write_atomically
+from sic.methods import Classifier
+from sic.settings import Settings, flag, from_json, table, to_json
+from sic.training.fit import recorded_settings
 
-BOOKS, TRIALS = "search.db", "trials"
-BEAT, SILENT = 15.0, 120.0
-"""Seconds between two signs of life of a trial, and without any until another machine takes it over."""
-LOOK = 0.5
-"""Seconds between two looks at what runs."""
-Command = Callable[[Point, Path, bool], list[str]]
-"""The command that trains at a point into a folder; True: goes on with what is in there."""
+RECORD, TRIALS = "search.json", "trials"
+LOST = re.compile(r"The fit has collapsed: .*?(?= It will hardly recover|$)|The (loss|latents) became NaN.*", re.M)
+"""What a fit says that would end in the same way every time."""
+
+Point = dict[str, Any]
+"""Values of the settings that a search varies."""
+Axes = dict[str, tuple[Any, ...]]
+"""Of each setting, the values to try."""
+
+PRETRAINED: Axes = {"lr": (0.0022, 0.001, 0.00022, 0.0001, 0.000022, 0.00001), "temperature": (10.0, 30.0)}
+"""The paper's grid for networks that start from ImageNet weights."""
+FROM_SCRATCH: Axes = {"lr": (0.01, 0.003, 0.001, 0.0003), "temperature": (10.0, 30.0, 50.0)}
+"""The paper's grid for RSNA, the one dataset that it trains from scratch."""
+
+
+def default_axes(settings: Settings, kind: type[Classifier]) -> Axes:
+    """The paper's grid, with the values that `sic train` would choose: a search must not end below these.
+
+    The paper varies T only for the methods that it gives a T.
+    """
+    paper = FROM_SCRATCH if settings.weights is None else PRETRAINED
+    axes: Axes = {"lr": tuple(sorted({*paper["lr"], settings.lr}, reverse=True))}
+    if "temperature" in kind.options:
+        temperatures = paper["temperature"] if "paper" in kind.temperatures else ()
+        axes["temperature"] = tuple(sorted({*temperatures, settings.temperature}))
+    return axes
+
+
+def points_of(axes: Axes) -> list[Point]:
+    """All combinations.
+
+    >>> points_of({"lr": (0.1, 0.01), "latent": (8,)})
+    [{'lr': 0.1, 'latent': 8}, {'lr': 0.01, 'latent': 8}]
+    """
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def name_of(point: Point) -> str:
+    """The name of a trial's folder.
+
+    >>> name_of({"lr": 0.003, "temperature": 10.0, "supports_per_class": 5})
+    'lr0.003-T10-supports5'
+    """
+    short = {name: "T" if name == "temperature" else flag(name)[2:] for name in point}
+    return "-".join(f"{short[name]}{value:g}" for name, value in point.items())
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fit of a search."""
+
+    trial: int
+    point: Point
+    state: Literal["finished", "failed", "running", "waiting"]
+    score: float | None = None
+    """Accuracy or, for multi-label data, mean average precision on the validation images."""
+    reason: str | None = None
+    """Why it failed."""
+    model: str | None = None
+    """The folder of the fit."""
+    seconds: float | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether it would fail in the same way again."""
+        return self.state == "failed" and LOST.search(self.reason or "") is not None
+
+    def flat(self) -> dict[str, Any]:
+        """One value per column: its number, its point, and the rest."""
+        content = asdict(self)
+        return {"trial": content.pop("trial"), **content.pop("point"), **content}
+
+
+def best(trials: Sequence[Trial]) -> Trial | None:
+    """The finished trial with the highest score, the first of equals."""
+    return max((t for t in trials if t.score is not None), key=lambda t: t.score or 0.0, default=None)
 
 
 class Search:
-    """The trials below a folder and their state in an Optuna study named like the folder."""
+    """The trials in a folder."""
 
-    def __init__(self, out: Path, url: str | None = None) -> None:
-        """Continue the search in `out`, or begin one there; `url` names a storage other than `out`'s own file."""
-        self.out = out.resolve()
-        self.place = f"{platform.node()}:{self.out}"
-        self._seen: dict[int, tuple[int, float]] = {}
-        """Of trials elsewhere: their last beat, and when we first saw it."""
-        self.optuna = require_optuna()
-        if url is None:
-            (self.out / TRIALS).mkdir(parents=True, exist_ok=True)
+    def __init__(self, out: Path, is_running: Callable[[Path], bool]) -> None:
+        """`is_running`: whether a process writes this log."""
+        self.out, self.is_running = out.resolve(), is_running
+        file = self.out / RECORD
         try:
-            self.storage = self.optuna.storages.RDBStorage(url or f"sqlite:///{self.out / BOOKS}")
-            self.study = self.optuna.create_study(
-                study_name=self.out.name, storage=self.storage, direction="maximize", load_if_exists=True
-            )
-        except Exception as error:  # each database has its own; none may show the password in the URL
-            where = f"{self.out / BOOKS}" if url is None else "--storage"
-            reason = str(error).strip().splitlines()[0] if url is None else type(error).__name__
-            raise SicError(f"{where} cannot be used for a search ({reason}); name another.") from None
-        self.id = self.storage.get_study_id_from_name(self.out.name)
+            self.record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            self.points: list[Point] = list(self.record.get("points", []))
+        except (ValueError, AttributeError, TypeError):
+            raise SicError(f"{file} is damaged; choose another --out.") from None
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """What the search was begun with: `flags`, `settings`, `data`; empty if it has not been yet."""
-        return dict(self.study.user_attrs)
-
-    def begin(self, flags: dict[str, Any], settings: Settings, data: dict[str, Any]) -> None:
-        """Record what all trials have in common; who continues the search must come with the same."""
+    def begin(self, said: Mapping[str, Any], settings: Settings, data: Mapping[str, Any]) -> None:
+        """Record what all trials have in common; a search that is continued must have the same."""
         self.settings = settings
-        before = self.record
-        if not before:
-            for name, value in {"flags": flags, "data": data, "settings": asdict(settings)}.items():
-                self.study.set_user_attr(name, value)
+        if not self.record:
+            self.record = {"said": dict(said), "settings": to_json(settings), "data": dict(data), "points": []}
             return
-        if before["data"] != json.loads(json.dumps(data)):
+        if self.record["data"] != json.loads(json.dumps(data)):
             raise SicError(
                 f"The images are not those that the search in {self.out} was begun with; choose another --out."
             )
-        ours, theirs = ({**asdict(s), **asdict(s.preprocessing)} for s in (settings, from_json(before["settings"])))
-        for name in sorted(set(ours) - {"lr", "temperature", "preprocessing"}):
-            if ours[name] != theirs[name]:
+        before = from_json(self.record["settings"])
+        for name in sorted(to_json(settings)):
+            ours, theirs = getattr(settings, name), getattr(before, name)
+            if ours != theirs and not (name in table() and table()[name].search):
                 raise SicError(
-                    f"The search in {self.out} has {name.replace('_', ' ')} {theirs[name]}, here it would be "
-                    f"{ours[name]}; say all settings that matter, and begin anew with another --out."
+                    f"The search in {self.out} has {name.replace('_', ' ')} {theirs}, here it would be {ours}; give "
+                    "all settings that matter, and begin anew with another --out."
                 )
 
     def add(self, points: Iterable[Point]) -> None:
-        """Queue points that nobody has tried, and those that failed for reasons that may be gone."""
-        any_value = self.optuna.distributions.FloatDistribution(1e-12, 1e12, log=True)
-        settled = {t.point for t in self.trials() if t.state != "failed" or LOST.search(t.reason or "")}
-        for lr, temperature in points:
-            if (lr, temperature) not in settled:
-                trial = self.optuna.trial.create_trial(
-                    state=self.optuna.trial.TrialState.WAITING,
-                    params={"lr": lr, "temperature": temperature},
-                    distributions={"lr": any_value, "temperature": any_value},
-                )
-                self.study.add_trial(trial)
+        """Add points that nobody has tried, and write the record."""
+        known = {name_of(point) for point in self.points}
+        self.points += [point for point in points if name_of(point) not in known]
+        self.record["points"] = self.points
+        (self.out / TRIALS).mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.record, indent=1, ensure_ascii=False)
+        write_atomically(self.out / RECORD, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def folder(self, point: Point) -> Path:
+        return self.out / TRIALS / name_of(point)
+
+    def log(self, point: Point) -> Path:
+        return self.out / TRIALS / f"{name_of(point)}.log"
+
+    def _notes(self, point: Point) -> Path:
+        return self.out / TRIALS / f"{name_of(point)}.json"
 
     def trials(self) -> list[Trial]:
-        """One per point, the furthest where there were several, in the order of their numbers."""
-        names = {"COMPLETE": "finished", "RUNNING": "running", "WAITING": "waiting", "FAIL": "failed"}
-        order = list(names.values())
-        found: dict[Point, Trial] = {}
-        for frozen in self.study.get_trials(deepcopy=False):
-            lr, temperature = frozen.params["lr"], frozen.params["temperature"]
-            told = {name: frozen.user_attrs.get(name) for name in ("reason", "model", "seconds")}
-            state: Any = names[frozen.state.name]
-            score = frozen.value if state == "finished" else None
-            trial = Trial(frozen.number, lr, temperature, state, score, **told)
-            other = found.get(trial.point)
-            if other is None or order.index(trial.state) <= order.index(other.state):
-                found[trial.point] = trial
-        return sorted(found.values(), key=lambda trial: trial.trial)
+        """One per point, in the order in which they were added."""
+        return [self._trial(number, point) for number, point in enumerate(self.points)]
 
-    def run(self, command: Command, workers: int, reporter: Reporter) -> None:
-        """Work on the queue until it is empty, with `workers` processes; wait for trials that run elsewhere.
+    def _trial(self, number: int, point: Point) -> Trial:
+        folder, notes = self.folder(point), self._notes(point)
+        found = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
+        score = score_of(folder)
+        if score is not None:
+            return Trial(number, point, "finished", score, None, str(folder), found.get("seconds"))
+        if self.is_running(self.log(point)):
+            return Trial(number, point, "running", model=str(folder))
+        if found.get("reason"):
+            return Trial(number, point, "failed", None, found["reason"], str(folder), found.get("seconds"))
+        return Trial(number, point, "waiting")
 
-        Whatever ends it, what has not finished is in the queue again.
-        """
-        running: list[TrialProcess] = []
-        beaten, waits = 0.0, False
-        try:
-            while True:
-                self._take_back()
-                while len(running) < workers:
-                    slot = min(set(range(workers)) - {r.slot for r in running})
-                    started = self._start(command, slot, workers, reporter)
-                    if started is None:
-                        break
-                    running.append(started)
-                if not running:
-                    elsewhere = sum(t.state in ("running", "waiting") for t in self.trials())
-                    if elsewhere == 0:
-                        return
-                    if not waits:
-                        reporter.say(f"Waiting for {elsewhere} trials that run elsewhere.")
-                    waits = True
-                time.sleep(LOOK)
-                if time.monotonic() - beaten > BEAT:
-                    beaten = time.monotonic()
-                    for one in running:
-                        self._note(one.number, beat=int(beaten))
-                for one in list(running):
-                    if self._look(one, reporter):
-                        running.remove(one)
-        finally:
-            stop([one.process for one in running])
-            for one in running:
-                self._put_back(one.number)
-                one.log.close()
+    def note(self, point: Point, reason: str | None, seconds: float) -> None:
+        """Record how a trial has ended."""
+        text = json.dumps({"reason": reason, "seconds": seconds}, ensure_ascii=False)
+        write_atomically(self._notes(point), lambda path: path.write_text(text, encoding="utf-8"))
 
-    def _start(self, command: Command, slot: int, workers: int, reporter: Reporter) -> TrialProcess | None:
-        """Take a trial from the queue and begin or continue it; None if there is none to take."""
-        state = self.optuna.trial.TrialState
-        for frozen in self.study.get_trials(deepcopy=False, states=(state.WAITING,)):
-            point = frozen.params["lr"], frozen.params["temperature"]
-            folder = self.out / TRIALS / f"lr{point[0]:g}-T{point[1]:g}"
-            log = locked_log(folder)
-            if log is None:
-                continue
-            # Locked first: who sees that it runs must find it locked.
-            if not self.storage.set_trial_state_values(self._id(frozen.number), state.RUNNING):
-                log.close()
-                continue
-            reporter.say(f"Trial {frozen.number}: lr {point[0]:g}, T = {point[1]:g} → {folder}")
-            start = log.tell()
-            try:
-                self._note(frozen.number, place=self.place, model=str(folder), reason=None, beat=0)
-                process = self._process(command, point, folder, log, environment(slot, workers))
-            except BaseException:
-                self._put_back(frozen.number)
-                log.close()
-                raise
-            return TrialProcess(frozen.number, point, folder, slot, process, log, start)
-        return None
-
-    def _process(
-        self, command: Command, point: Point, folder: Path, log: IO[bytes], environment: dict[str, str]
-    ) -> subprocess.Popen[bytes]:
-        goes_on = (folder / RUN).is_file()
-        wanted = replace(self.settings, lr=point[0], temperature=point[1])
-        if goes_on and recorded_settings(folder, {}) != wanted:
-            raise SicError(f"{folder} holds a run with other settings; move it away, or choose another --out.")
-        arguments = command(point, folder, goes_on)
-        return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-
-    def _look(self, one: TrialProcess, reporter: Reporter) -> bool:
-        """Tell how far a trial is; True if it has ended, which is in the books then."""
-        rows = read_history(one.folder / HISTORY)
-        if rows:
-            note = f"validation {float(rows[-1]['val_score']):.1%}"
-            reporter.advance(f"trial {one.number}", int(rows[-1]["epoch"]), self.settings.epochs, note)
-        code = one.process.poll()
-        said = one.said()  # after that: its last words are there
-        lost = LOST.search(said)
-        if code is None and lost is None:
+    def resumes(self, point: Point) -> bool:
+        """Whether the folder of a point holds a run to continue; one with other settings is refused."""
+        folder = self.folder(point)
+        if not (folder / RUN).is_file():
             return False
-        if code is None:
-            stop([one.process])
-        self._note(one.number, seconds=round(time.monotonic() - one.began, 1))
-        if code == 0 and lost is None:
-            score = _score(one.folder)
-            self._set(one.number, "COMPLETE", score)
-            reporter.say(f"Trial {one.number}: validation {score:.1%}")
-        else:
-            reason = lost.group() if lost else reason_of(said, code)
-            if not (one.folder / RUN).is_file():  # not the fault of its point: the others would end in the same way
-                raise SicError(f"No trial can start: {reason}")
-            self._note(one.number, reason=reason)
-            self._set(one.number, "FAIL")
-            reporter.warn(f"Trial {one.number} failed: {reason}")
-        one.log.close()
-        ended = [t.state in ("finished", "failed") for t in self.trials()]
-        reporter.advance("trials", sum(ended), len(ended))
+        wanted, there = replace(self.settings, **point), recorded_settings(folder, {})
+        if replace(wanted, compiled=there.compiled) != there:  # whether compiling pays depends on the point
+            raise SicError(f"{folder} holds a run with other settings; move it away, or choose another --out.")
         return True
 
-    def _take_back(self) -> None:
-        """Queue again what ran in a process that is no more."""
-        for frozen in self.study.get_trials(deepcopy=False, states=(self.optuna.trial.TrialState.RUNNING,)):
-            if frozen.user_attrs.get("place") == self.place:
-                log = locked_log(Path(frozen.user_attrs["model"]))
-                if log is not None:
-                    self._put_back(frozen.number)
-                    log.close()
-                continue
-            beat = frozen.user_attrs.get("beat", -1)
-            known, since = self._seen.get(frozen.number, (None, 0.0))
-            if beat != known:
-                self._seen[frozen.number] = beat, time.monotonic()
-            elif time.monotonic() - since > SILENT:
-                self._put_back(frozen.number)
 
-    # A machine that slept may find that another has finished its trial: that stands.
-
-    def _put_back(self, number: int) -> None:
-        self._note(number, place=None)
-        self._set(number, "WAITING")
-
-    def _set(self, number: int, state: str, score: float | None = None) -> None:
-        with suppress(self.optuna.exceptions.UpdateFinishedTrialError):
-            values = None if score is None else [score]
-            self.storage.set_trial_state_values(self._id(number), self.optuna.trial.TrialState[state], values)
-
-    def _note(self, number: int, **content: Any) -> None:
-        with suppress(self.optuna.exceptions.UpdateFinishedTrialError):
-            for name, value in content.items():
-                self.storage.set_trial_user_attr(self._id(number), name, value)
-
-    def _id(self, number: int) -> int:
-        return self.storage.get_trial_id_from_study_id_trial_number(self.id, number)
-
-
-def require_optuna() -> ModuleType:
-    """Optuna, or the sentence that says how to get it."""
-    try:
-        import optuna
-    except ImportError:
-        raise SicError("A search needs Optuna: pip install 'sic[search]'.") from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
-
-
-def _score(folder: Path) -> float:
-    """The figure of a finished fit on its validation images."""
+def score_of(folder: Path) -> float | None:
+    """The validation score of a fit; None if it has not finished."""
+    if not (folder / CONFIG).is_file():
+        return None
     config, _ = read_config(folder)
-    return float(config.figures["validation"][MAIN_SCORE[config.task]])
+    return float(config.figures["validation"][MAIN_SCORE[config.task]]) if config.figures else None
+
+
+def draw(trials: Sequence[Trial], score: str, path: Path) -> None:
+    """Write a heat map of the scores over the first two settings that vary, of each cell the best trial.
+
+    The best of all has a frame; cells without a score are hatched.
+    """
+    import numpy as np
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    names = list(dict.fromkeys(name for trial in trials for name in trial.point))
+    values = {name: sorted({t.point[name] for t in trials if name in t.point}) for name in names}
+    up, *across = [*(name for name in names if len(values[name]) > 1), *(n for n in names if len(values[n]) == 1)][:2]
+    rows, columns = values[up], values[across[0]] if across else [None]
+
+    def place(trial: Trial) -> tuple[int, int]:
+        return rows.index(trial.point[up]), columns.index(trial.point[across[0]]) if across else 0
+
+    cells: dict[tuple[int, int], Trial] = {}
+    for trial in trials:
+        here = cells.setdefault(place(trial), trial)
+        cells[place(trial)] = best([here, trial]) or here
+    scores = np.full((len(rows), len(columns)), np.nan)
+    for where, trial in cells.items():
+        scores[where] = np.nan if trial.score is None else trial.score
+    figure = Figure(figsize=(3.4 + 0.95 * len(columns), 1.7 + 0.55 * len(rows)), dpi=130, layout="constrained")
+    axes = figure.add_subplot()
+    shades = axes.imshow(scores, origin="lower", aspect="auto", cmap="viridis")
+    middle = (np.nanmin(scores) + np.nanmax(scores)) / 2 if np.isfinite(scores).any() else 0.0
+    for (row, column), trial in cells.items():
+        if trial.score is None:
+            corner = column - 0.5, row - 0.5
+            axes.add_patch(Rectangle(corner, 1, 1, facecolor="#eeeeee", edgecolor="#b5b5b5", hatch="///", linewidth=0))
+        words = trial.state if trial.score is None else f"{trial.score:.1%}"
+        ink = "white" if trial.score is not None and trial.score < middle else "black"
+        axes.text(column, row, words, ha="center", va="center", color=ink, fontsize=9)
+    winner = best(trials)
+    if winner is not None:
+        row, column = place(winner)
+        axes.add_patch(
+            Rectangle((column - 0.46, row - 0.45), 0.92, 0.9, fill=False, edgecolor="#d55e00", linewidth=2.5)
+        )
+        figure.colorbar(shades, format=lambda value, _: f"{100 * value:g}%")
+    axes.set_xticks(range(len(columns)), [f"{value:g}" if across else "" for value in columns])
+    axes.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
+    if across:
+        axes.set_xlabel(across[0].replace("_", " "))
+    axes.set_ylabel(up.replace("_", " "))
+    axes.set_title(f"{score}, validation images", fontsize=11)
+    figure.savefig(path)

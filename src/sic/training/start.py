@@ -7,8 +7,8 @@ from sic.backbones import Load
 from sic.backbones.weights import loader
 from sic.errors import SicError
 from sic.methods import Classifier, Comparing
+from sic.settings import Settings
 from sic.training.history import Reporter
-from sic.training.settings import Settings
 
 
 def origin(weights: str | None) -> str | None:

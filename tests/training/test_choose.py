@@ -11,8 +11,9 @@ from sic.data.dataset import ImageData, Sample
 from sic.data.images import Preprocessing
 from sic.directory import Config, SavedModel, build, save
 from sic.errors import SicError
+from sic.settings import RECIPES, Settings, from_json, table, to_json
 from sic.supports import Support
-from sic.training.settings import RECIPES, Settings, choose, from_json, loader_workers, typical_size
+from sic.training.choose import choose, loader_workers, typical_size
 
 
 def data(
@@ -60,7 +61,7 @@ def test_the_size_follows_the_images_and_the_machine(
 ) -> None:
     found = data(tmp_path, (side, side + 30))
     settings = chosen(found, gpu)
-    assert settings.preprocessing == Preprocessing(size, size, "squash") and settings.backbone == backbone
+    assert Preprocessing.of(settings) == Preprocessing(size, size, "squash") and settings.backbone == backbone
     assert f"image size {size} px (images are about {side} px" in notes(found, gpu)
     assert ("a CPU manages 96" in notes(found, gpu)) == (side > 96 and not gpu)
 
@@ -79,14 +80,14 @@ def test_said_values_win(tmp_path: Path) -> None:
     settings = choose(data(tmp_path), said)[0]
     assert said == before
     fields = asdict(settings)
-    assert fields.pop("preprocessing") == {"size": 48, "resize": 48, "fit": "squash"}
+    assert fields.pop("resize") == 48
     assert (fields.pop("attribution"), fields.pop("neighbours")) == (None, None)  # of other methods
-    assert fields == {name: value for name, value in said.items() if name not in ("size", "fit")}
+    assert fields == said
 
 
 def test_none_means_not_said(tmp_path: Path) -> None:
     found = data(tmp_path)
-    said = dict.fromkeys((*Settings.__dataclass_fields__, "size", "fit"))
+    said = dict.fromkeys(table())
     assert choose(found, said) == choose(found, {})
     assert chosen(found, seed=0, keep_support_images=False).keep_support_images is False
 
@@ -97,7 +98,7 @@ def test_the_recipe_depends_on_the_weights(tmp_path: Path) -> None:
     for settings, name in ((scratch, "scratch"), (paper, "paper")):
         recipe = RECIPES[name]  # type: ignore[index]
         assert settings.recipe == name
-        assert (settings.lr, settings.temperature) == (recipe.lr, recipe.temperature)
+        assert (settings.lr, settings.temperature) == (recipe.lr, {"scratch": 1, "paper": 30}[name])
         assert (settings.guided, settings.clip) == (recipe.guided, recipe.clip)
         assert settings.augmentation == recipe.augmentation
     assert scratch.guided and not paper.guided
@@ -108,8 +109,8 @@ def test_the_recipe_depends_on_the_weights(tmp_path: Path) -> None:
 def test_what_the_weights_need_is_taken_from_them(tmp_path: Path) -> None:
     settings = chosen(data(tmp_path), weights=start(tmp_path))
     assert (settings.backbone, settings.latent, settings.temperature) == ("resnet_tiny", 8, 2.5)
-    assert settings.preprocessing == Preprocessing(24, 24, "squash")
-    assert chosen(data(tmp_path), weights=start(tmp_path), size=32).preprocessing.size == 32
+    assert Preprocessing.of(settings) == Preprocessing(24, 24, "squash")
+    assert chosen(data(tmp_path), weights=start(tmp_path), size=32).size == 32
     with pytest.raises(SicError, match="no such file or folder"):
         chosen(data(tmp_path), weights=str(tmp_path / "nowhere"))
 
@@ -127,7 +128,7 @@ def test_biases_of_a_bcosified_network_fade_while_b_rises_to_2(tmp_path: Path) -
 def test_runs_recorded_when_biases_could_be_carried(tmp_path: Path, form: str, biases: str) -> None:
     """They go on, unless their biases were carried."""
     settings = chosen(data(tmp_path), form=form)
-    record = json.loads(json.dumps({**asdict(settings), "biases": biases}))
+    record = json.loads(json.dumps({**to_json(settings), "biases": biases}))
     if (form, biases) != ("bcosified", "carried"):
         assert from_json(record) == settings
         return
@@ -147,11 +148,11 @@ def test_long_fits_on_a_gpu_are_compiled(tmp_path: Path) -> None:
 
 def test_rendered_birds_are_seen_whole(tmp_path: Path) -> None:
     found = data(tmp_path, layout="FunnyBirds")
-    assert chosen(found).preprocessing.fit == "squash"
+    assert chosen(found).fit == "squash"
     assert chosen(found).augmentation == "affine"
     assert chosen(found, recipe="paper").augmentation == "none"
     assert chosen(found, recipe="paper", augmentation="photo").augmentation == "photo"
-    assert chosen(found, fit="crop").preprocessing.fit == "crop"
+    assert chosen(found, fit="crop").fit == "crop"
 
 
 @pytest.mark.parametrize("per_class", [2, 10, 100, 400, 3000])
@@ -196,7 +197,12 @@ def test_the_typical_size_is_the_median_short_side_of_the_readable(tmp_path: Pat
 
 def test_settings_come_back_from_json(tmp_path: Path) -> None:
     settings = chosen(data(tmp_path), fit="squash", seed=4)
-    assert from_json(json.loads(json.dumps(asdict(settings)))) == settings
+    record = json.loads(json.dumps(to_json(settings)))
+    assert from_json(record) == settings
+    # As older versions wrote them.
+    old = {name: value for name, value in record.items() if name not in ("size", "resize", "fit")}
+    old["preprocessing"] = {"size": settings.size, "resize": settings.resize, "fit": settings.fit}
+    assert from_json(old) == settings
 
 
 def test_a_misspelt_setting_is_an_error(tmp_path: Path) -> None:
@@ -210,6 +216,6 @@ def test_workers_are_between_one_and_eight() -> None:
 
 def test_the_papers_recipe_looks_at_the_central_224_of_256(tmp_path: Path) -> None:
     photos, birds = data(tmp_path, (300, 300)), data(tmp_path, (300, 300), layout="FunnyBirds")
-    assert chosen(photos, gpu=True, recipe="paper").preprocessing == Preprocessing(224, 256, "crop")
-    assert chosen(birds, gpu=True, recipe="paper").preprocessing == Preprocessing(224, 224, "squash")
+    assert Preprocessing.of(chosen(photos, gpu=True, recipe="paper")) == Preprocessing(224, 256, "crop")
+    assert Preprocessing.of(chosen(birds, gpu=True, recipe="paper")) == Preprocessing(224, 224, "squash")
     assert chosen(birds, gpu=True, recipe="paper").lr == 1e-3

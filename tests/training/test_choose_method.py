@@ -9,9 +9,10 @@ import pytest
 from sic.data.dataset import ImageData
 from sic.errors import SicError
 from sic.methods import METHODS
-from sic.training.grid import default_axes
-from sic.training.of_method import OF_SOME, means_something
-from tests.training.test_settings import chosen, data, notes, start
+from sic.settings import table
+from sic.training.choose import meaningful
+from sic.training.search import default_axes
+from tests.training.test_choose import chosen, data, notes, start
 
 VALUES: dict[str, Any] = {
     "temperature": 2.0, "latent": 16, "b": 1.5, "backbone_b": 1.5, "relu": False, "loss": "ce", "neighbours": 3,
@@ -27,7 +28,7 @@ def multi(folder: Path) -> ImageData:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("setting", VALUES)
 def test_a_setting_means_something_or_is_refused(tmp_path: Path, method: str, setting: str) -> None:
-    if setting in means_something(METHODS[method]):
+    if meaningful(METHODS[method], setting):
         assert getattr(chosen(data(tmp_path), method=method, **{setting: VALUES[setting]}), setting) == VALUES[setting]
     else:
         with pytest.raises(SicError, match=f"means nothing to --method {method}; leave it out"):
@@ -35,8 +36,9 @@ def test_a_setting_means_something_or_is_refused(tmp_path: Path, method: str, se
 
 
 def test_every_option_of_a_method_is_a_setting_of_some() -> None:
-    assert all(set(kind.options) <= set(OF_SOME) for kind in METHODS.values())
-    assert {*VALUES, "attribution", "inference_supports", "ways"} == set(OF_SOME)
+    special = {name for name, option in table().items() if option.special}
+    assert {name for kind in METHODS.values() for name in (*kind.options, *kind.fit_options)} == special
+    assert {*VALUES, "attribution", "inference_supports", "ways"} == special
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_every_option_of_a_method_is_a_setting_of_some() -> None:
 def test_defaults(tmp_path: Path, method: str, expected: dict[str, Any]) -> None:
     settings = chosen(data(tmp_path), method=method)
     assert {name: getattr(settings, name) for name in expected} == expected
-    assert settings.guided == (method == "sic")
+    assert METHODS[method].collapses == (method == "sic")
     assert ("T = " in notes(data(tmp_path), method=method)) == (method in ("sic", "bcos"))
 
 
@@ -125,9 +127,11 @@ def test_bagnets_start_from_files_of_bagnets(tmp_path: Path) -> None:
 
 def test_another_method_inherits_the_network_and_not_the_temperature(tmp_path: Path) -> None:
     settings = chosen(data(tmp_path), method="bcos", weights=start(tmp_path))
-    assert (settings.backbone, settings.preprocessing.size, settings.temperature) == ("resnet_tiny", 24, 1.0)
+    assert (settings.backbone, settings.size, settings.temperature) == ("resnet_tiny", 24, 1.0)
 
 
 def test_a_search_tries_temperatures_where_they_are_sics(tmp_path: Path) -> None:
-    assert len(default_axes(chosen(data(tmp_path)))[1]) > 1
-    assert default_axes(chosen(data(tmp_path), method="bcos"))[1] == (0.1,)
+    axes = {name: default_axes(chosen(data(tmp_path), method=name), kind) for name, kind in METHODS.items()}
+    assert len(axes["sic"]["temperature"]) > 1
+    assert axes["bcos"]["temperature"] == (0.1,)
+    assert "temperature" not in axes["blackbox"]
