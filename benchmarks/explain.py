@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sic import backbones
 from sic.data.images import Preprocessing
-from sic.directory import Config, SavedModel, build, exact_arithmetic
+from sic.directory import Config, build, exact_arithmetic
 from sic.explain import images_at_once
 from sic.model import Model
 
@@ -47,7 +47,7 @@ def sic_model(backbone: str, size: int, images: Tensor) -> Model:
         latents = classifier.encoder(images[:8])
     rows = torch.arange(CLASSES * SUPPORTS)
     classifier.set_supports(latents[rows.to(DEVICE) % len(latents)], (rows // SUPPORTS).to(DEVICE))
-    return Model(SavedModel(classifier, config, []))
+    return Model(classifier, config, [])
 
 
 def conventional(backbone: str, images: Tensor) -> nn.Module:

@@ -27,7 +27,8 @@ from PIL import Image
 
 from sic import directory
 from sic.data import Preprocessing
-from sic.directory import Config, SavedModel
+from sic.directory import Config
+from sic.model import Model
 from sic.supports import Support
 
 CLASSES, SUPPORTS, SIZE = 10, 3, 224
@@ -55,7 +56,7 @@ def make_model(folder: Path, backbone: str) -> None:
     supports = [
         Support(label, f"{label}/{n}.png", image) for n, (label, image) in enumerate(zip(labels, images, strict=True))
     ]
-    directory.save(SavedModel(classifier, config, supports), folder)
+    Model(classifier, config, supports).save(folder)
 
 
 def form(image: bytes) -> tuple[bytes, dict[str, str]]:

@@ -17,20 +17,19 @@ from sic.directory import (
     SUPPORTS,
     WEIGHTS,
     Config,
-    SavedModel,
     build,
-    load,
     read_config,
-    save,
 )
 from sic.errors import SicError
 from sic.files import LOCK, write_atomically
+from sic.model import Model, load
 from sic.supports import Support
 
 SIZE, CLASSES = 16, ["möwe", "spatz 2", "c"]
+save = Model.save
 
 
-def model(seed: int = 0, per_class: int = 2, keep_images: bool = True) -> SavedModel:
+def model(seed: int = 0, per_class: int = 2, keep_images: bool = True) -> Model:
     """Random weights; the supports are random images with their true latents."""
     torch.manual_seed(seed)
     config = Config(
@@ -53,7 +52,7 @@ def model(seed: int = 0, per_class: int = 2, keep_images: bool = True) -> SavedM
     supports = [
         Support(label, f"{label}/{i}.png", images[i] if keep_images else None) for i, label in enumerate(labels)
     ]
-    return SavedModel(classifier, config, supports)
+    return Model(classifier, config, supports)
 
 
 @pytest.fixture(scope="module")

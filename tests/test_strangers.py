@@ -17,11 +17,12 @@ from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
 
 import sic
-from sic.directory import CONFIG, NEXT, RUN, STAGING, SUPPORTS, WEIGHTS, load, read_run, save, version
+from sic.directory import CONFIG, NEXT, RUN, STAGING, SUPPORTS, WEIGHTS, read_run, version
 from sic.errors import SicError
 from sic.files import LOCK, inside, locked, write_atomically
 from sic.latents import CACHE
-from tests.test_directory import model
+from sic.model import load
+from tests.test_directory import model, save
 
 
 @pytest.fixture(scope="module")

@@ -63,15 +63,6 @@ ALWAYS = ("form", "antialiased", "latent", "b", "data", "training", "figures")
 is what sic did then."""
 
 
-@dataclass
-class SavedModel:
-    """A classifier with its configuration and its cases."""
-
-    classifier: Classifier
-    config: Config
-    supports: list[Support]
-
-
 def build(
     config: Config, supports: int, *, biases: bool = False, load: Load | None = None, measure: bool = False
 ) -> Classifier:
@@ -104,7 +95,9 @@ def exact_arithmetic() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-def save(model: SavedModel, folder: Path, *, replacing: str | None = None) -> str:
+def save(
+    classifier: Classifier, config: Config, supports: list[Support], folder: Path, *, replacing: str | None = None
+) -> str:
     """Write the model directory and return its `version`: all files beside the old ones first, so that a failure
     leaves those as they were.
 
@@ -119,7 +112,7 @@ def save(model: SavedModel, folder: Path, *, replacing: str | None = None) -> st
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
         try:
-            _write(model, staging)
+            _write(classifier, config, supports, staging)
             for file in _files(staging):
                 with file.open("rb") as written:
                     os.fsync(written.fileno())
@@ -188,15 +181,15 @@ def stamp(folder: Path) -> tuple[int, int] | None:
     return about.st_ino, about.st_mtime_ns
 
 
-def _write(model: SavedModel, folder: Path) -> None:
+def _write(classifier: Classifier, config: Config, supports: list[Support], folder: Path) -> None:
     """The files of a model, `config.json` last."""
-    write_supports(model.supports, folder / SUPPORTS)
-    data = save_tensors({name: value.contiguous().cpu() for name, value in model.classifier.state_dict().items()})
+    write_supports(supports, folder / SUPPORTS)
+    data = save_tensors({name: value.contiguous().cpu() for name, value in classifier.state_dict().items()})
     write_atomically(folder / WEIGHTS, lambda path: path.write_bytes(data))
     content = {
         "format": FORMAT,
-        **asdict(model.config),
-        "bias": model.classifier.bias,
+        **asdict(config),
+        "bias": classifier.bias,
         "weights_sha256": hashlib.sha256(data).hexdigest(),
         "versions": {"sic": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
@@ -241,7 +234,7 @@ def _needed(each: Field[Any]) -> bool:
     return each.name in ALWAYS or (each.default is MISSING and each.default_factory is MISSING)
 
 
-def load(folder: Path, device: torch.device | str = "cpu") -> SavedModel:
+def load(folder: Path, device: torch.device | str = "cpu") -> tuple[Classifier, Config, list[Support]]:
     """Read a model directory; weights and support images must be the ones that were saved."""
     for attempt in range(ATTEMPTS):
         time.sleep(attempt * 0.01)
@@ -257,7 +250,7 @@ def load(folder: Path, device: torch.device | str = "cpu") -> SavedModel:
     raise SicError(f"{folder} is written to all the time; try again later.")
 
 
-def _load(folder: Path, device: torch.device | str) -> SavedModel:
+def _load(folder: Path, device: torch.device | str) -> tuple[Classifier, Config, list[Support]]:
     config, checksum = read_config(folder)
     file = folder / WEIGHTS
     try:
@@ -283,7 +276,7 @@ def _load(folder: Path, device: torch.device | str) -> SavedModel:
         except (RuntimeError, TypeError, ValueError, SafetensorError) as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise SicError(f"The parts of {folder} do not fit together ({reason}); copy the directory again.") from None
-        return SavedModel(classifier.to(device).eval(), config, supports)
+        return classifier.to(device).eval(), config, supports
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from sic import directory
 from sic.data.dataset import Progress, Sample, require_outside
 from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.data.views import readable_batches
-from sic.directory import Config, SavedModel
+from sic.directory import Config
 from sic.errors import SicError
 from sic.explain import Explanation, Overview, ProjectionMethod, as_rows, explain_answers, in_chunks, look
 from sic.latents import Latents
@@ -66,12 +66,11 @@ def _title(image: ImageInput) -> str:
 class Model:
     """A loaded classifier with its classes and its cases."""
 
-    def __init__(self, saved: SavedModel, folder: Path | None = None) -> None:
-        """`folder`: the directory that the model was read from."""
-        self.classifier: Classifier = saved.classifier
-        self.config: Config = saved.config
-        self.supports: list[Support] = saved.supports
-        self.folder = folder
+    def __init__(
+        self, classifier: Classifier, config: Config, supports: list[Support], folder: Path | None = None
+    ) -> None:
+        """`supports`: in the classifier's order. `folder`: the directory that the model was read from."""
+        self.classifier, self.config, self.supports, self.folder = classifier, config, supports, folder
 
     @property
     def classes(self) -> list[str]:
@@ -334,14 +333,14 @@ class Model:
         self.classifier.to(device)
         return self
 
-    def save(self, folder: str | Path) -> None:
-        """Write the model directory."""
-        directory.save(SavedModel(self.classifier, self.config, self.supports), Path(folder))
+    def save(self, folder: str | Path, *, replacing: str | None = None) -> str:
+        """Write the model directory and return its version (see `sic.directory.save`)."""
+        return directory.save(self.classifier, self.config, self.supports, Path(folder), replacing=replacing)
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
     """Read a model directory; nothing else is needed."""
-    return Model(directory.load(Path(folder), device), Path(folder))
+    return Model(*directory.load(Path(folder), device), Path(folder))
 
 
 def fit(

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from sic.cli import console
 from sic.cli.console import CONTROL, Results, Talker, harmless, print_json, styled
-from sic.directory import save
 from tests.cli.conftest import Sic
 from tests.test_directory import SIZE, model
 
@@ -82,7 +81,7 @@ def test_other_writing_is_left_as_it_is() -> None:
 def test_classes_in_brackets_are_told_apart(sic: Sic, tmp_path: Path) -> None:
     saved = model()
     saved.config.classes = NAMES
-    save(saved, tmp_path / "model")
+    saved.save(tmp_path / "model")
     folder = tmp_path / "a["  # `a[/b].png` closes a tag that is not open
     folder.mkdir()
     generator = np.random.default_rng(0)

@@ -16,8 +16,9 @@ from sic.data import birds_layout
 from sic.data import open as open_data
 from sic.data.images import Preprocessing
 from sic.data.views import view_batches
-from sic.directory import RUN, Config, SavedModel, build, save
+from sic.directory import RUN, Config, build
 from sic.errors import SicError
+from sic.model import Model
 from sic.supports import Support
 from tests.models import settle
 
@@ -48,7 +49,7 @@ def make_model(folder: Path, root: Path, seed: int = 0) -> Path:
     with torch.no_grad():
         classifier.set_supports(classifier.encoder(views), torch.tensor(sorted(first)))
     supports = [Support(c, first[c].id, None) for c in sorted(first)]
-    save(SavedModel(classifier.eval(), config, supports), folder)
+    Model(classifier.eval(), config, supports).save(folder)
     return folder
 
 

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from sic.cli.console import Results
-from sic.directory import save
 from sic.explain import contributions
 from tests.cli.conftest import Sic
 from tests.test_directory import CLASSES, model
@@ -16,7 +15,7 @@ from tests.test_directory import CLASSES, model
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved") / "a model"
-    save(model(), folder)
+    model().save(folder)
     return folder
 
 

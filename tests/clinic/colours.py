@@ -9,7 +9,8 @@ from PIL import Image
 
 from sic.data import Preprocessing, read_image, to_tensor
 from sic.data import open as open_data
-from sic.directory import RUN, Config, SavedModel, build, save
+from sic.directory import RUN, Config, build
+from sic.model import Model
 from sic.supports import Support, select
 from tests.models import settle
 
@@ -89,7 +90,7 @@ def make(folder: Path, data: Path, *, per_class: int = 2, keep_images: bool = Tr
     for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
         sample = samples[train[row]]
         supports.append(Support(label, sample.id, preprocessing(read_image(sample.path)) if keep_images else None))
-    save(SavedModel(classifier.eval(), config, supports), folder)
+    Model(classifier.eval(), config, supports).save(folder)
     record = {
         "data": {"opened_with": opened.opened_with},
         "train": [samples[row].id for row in train],

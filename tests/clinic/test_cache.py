@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import sic
-from sic import directory
 from sic.clinic import Clinic, Edit
 from sic.directory import RUN
 from sic.latents import CACHE
@@ -47,10 +46,10 @@ def test_only_what_changed_is_computed_again(model: Path, own_images: Path) -> N
     os.utime(own_images / "red" / "09.png", ns=(1, 1))
     assert computed(model) == 2
     assert computed(model) == 0
-    saved = directory.load(model)
+    saved = sic.load(model)
     with torch.no_grad():
         next(saved.classifier.encoder.parameters())[0] *= 1.0001
-    directory.save(saved, model)
+    saved.save(model)
     assert computed(model) == 48
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sic.data.dataset import ImageData
 from sic.data.images import Preprocessing
-from sic.directory import Config, SavedModel
+from sic.directory import Config
 from sic.errors import SicError
 from sic.evaluate.funnybirds import funnybirds
 from sic.evaluate.suite import PROTOCOLS, Suite, chosen, plain
@@ -31,7 +31,7 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> ImageData:
 
 def suite(data: ImageData, classifier: Oracle | None = None, **more: Any) -> Suite:
     config = Config("none", list(NAMES), "single", VIEW, 0, 1.0, method="blackbox")
-    model = Model(SavedModel(classifier or Oracle(), config, []))
+    model = Model(classifier or Oracle(), config, [])
     samples = data.splits["test"]
     predictions = model.predictions([samples[row] for row in spread(len(samples), more.get("limit"))])
     return Suite(model, data, predictions, **more)

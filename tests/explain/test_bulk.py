@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
-from sic.directory import Config, SavedModel, build
+from sic.directory import Config, build
 from sic.errors import SicError
 from sic.explain import contributions, images_at_once, in_chunks, support_contributions
 from sic.methods import Contributions
@@ -45,7 +45,7 @@ def build_model(backbone: str, task: Task = "single", method: str = "sic", tempe
             classifier.set_supports(classifier.encoder(photos(6)), torch.tensor(LABELS))
             pixels = (photos(6) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
             supports = [Support(label, f"{i}.png", pixels[i]) for i, label in enumerate(LABELS)]
-    return Model(SavedModel(classifier, config, supports))
+    return Model(classifier, config, supports)
 
 
 @pytest.fixture(scope="module", params=["resnet_tiny", "vit_small"])
@@ -215,7 +215,7 @@ def test_other_methods_in_bulk(method: str, backbone: str) -> None:
     if method == "bagnet":
         config.form = "conventional"
     torch.manual_seed(0)
-    model = Model(SavedModel(build(config, 0).eval(), config, []))
+    model = Model(build(config, 0).eval(), config, [])
     found = list(model.explain_many(photos(3)))
     for explanation, image in zip(found, photos(3), strict=True):
         alone = model.explain(image)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sic.data.images import Preprocessing
-from sic.directory import Config, SavedModel, build
+from sic.directory import Config, build
 from sic.errors import SicError
 from sic.export import Exported, export
 from sic.model import Model
@@ -41,7 +41,7 @@ def model(backbone: str, **settings: Any) -> Model:
         with torch.no_grad():
             classifier.set_supports(classifier.encoder(images(5, 1)), torch.tensor(LABELS))
         supports = [Support(label, f"{i}.png", None) for i, label in enumerate(LABELS)]
-    return Model(SavedModel(classifier, config, supports))
+    return Model(classifier, config, supports)
 
 
 def run(file: Path, batch: Tensor) -> dict[str, Tensor]:

@@ -62,7 +62,7 @@ def test_it_comes_back_as_it_was(
     data: ImageData, folders: Path, tmp_path: Path, method: str, said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, save = [], directory.save
-    monkeypatch.setattr(directory, "save", lambda saved, folder: (kept.append(saved.classifier), save(saved, folder)))
+    monkeypatch.setattr(directory, "save", lambda *model: (kept.append(model[0]), save(*model)))
     model = trained(data, tmp_path / "model", method, **said)
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert (

@@ -16,7 +16,7 @@ from sic import directory
 from sic.data import open as open_data
 from sic.data.dataset import ImageData
 from sic.data.images import Preprocessing, read_image
-from sic.directory import Config, SavedModel
+from sic.directory import Config
 from sic.model import Model, load
 from sic.report import Page, gather
 from sic.run import held_out
@@ -52,7 +52,7 @@ def save_model(
         Support(sample.labels[0], sample.id, own if images else None)
         for sample, own in zip(chosen, pixels, strict=True)
     ]
-    directory.save(SavedModel(classifier.eval(), config, kept), folder)
+    Model(classifier.eval(), config, kept).save(folder)
     validation = [s.id for s in data.splits["train"][::5]]
     train = [s.id for s in data.splits["train"] if s.id not in validation or s in chosen]
     run = {"data": {"opened_with": data.opened_with}, "train": train, "validation": validation}

@@ -18,7 +18,7 @@ import sic.data
 from sic import directory
 from sic.data import Preprocessing
 from sic.data.dataset import Task
-from sic.directory import Config, SavedModel
+from sic.directory import Config
 from sic.model import Model, load
 from sic.serve.app import create_app
 from sic.serve.desk import Desk
@@ -90,7 +90,7 @@ def make_model(folder: Path, root: Path, task: Task = "single", loss: Loss = "bc
     supports = [
         Support(int(label), data.splits["train"][row].id, pixels[row]) for row, label in zip(rows, labels, strict=True)
     ]
-    directory.save(SavedModel(classifier, config, supports), folder)
+    Model(classifier, config, supports).save(folder)
     record = {
         "data": {"opened_with": data.opened_with},
         "train": [sample.id for sample in data.splits["train"]],

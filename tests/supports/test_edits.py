@@ -1,9 +1,9 @@
 import pytest
 
 from sic.errors import SicError
-from sic.supports import Case, Edit, find_support, replaced
+from sic.supports import Edit, Support, find_support, replaced
 
-CASES = [Case(0, "a.png"), Case(0, "b.png", True), Case(2, "a.png")]
+SUPPORTS = [Support(0, "a.png"), Support(0, "b.png", pinned=True), Support(2, "a.png")]
 
 
 def test_an_edit_says_what_it_lacks() -> None:
@@ -19,14 +19,14 @@ def test_an_edit_says_what_it_lacks() -> None:
 
 
 def test_supports_by_number_or_by_image() -> None:
-    assert [find_support(CASES, which) for which in (2, "2", "b.png")] == [2, 2, 1]
+    assert [find_support(SUPPORTS, which) for which in (2, "2", "b.png")] == [2, 2, 1]
     with pytest.raises(SicError, match="0 or 2"):
-        find_support(CASES, "a.png")
+        find_support(SUPPORTS, "a.png")
     for which in (3, "3", -1):
         with pytest.raises(SicError, match="numbered 0 to 2"):
-            find_support(CASES, which)
+            find_support(SUPPORTS, which)
 
 
 def test_a_class_is_exchanged_in_its_place() -> None:
-    assert replaced(CASES, 0, [Case(0, "c.png")]) == [Case(0, "c.png"), Case(2, "a.png")]
-    assert replaced(CASES, 1, [Case(1, "c.png")]) == [*CASES[:2], Case(1, "c.png"), CASES[2]]
+    assert replaced(SUPPORTS, 0, [Support(0, "c.png")]) == [Support(0, "c.png"), Support(2, "a.png")]
+    assert replaced(SUPPORTS, 1, [Support(1, "c.png")]) == [*SUPPORTS[:2], Support(1, "c.png"), SUPPORTS[2]]

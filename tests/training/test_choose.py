@@ -9,8 +9,9 @@ from PIL import Image
 
 from sic.data.dataset import ImageData, Sample
 from sic.data.images import Preprocessing
-from sic.directory import Config, SavedModel, build, save
+from sic.directory import Config, build
 from sic.errors import SicError
+from sic.model import Model
 from sic.settings import RECIPES, Settings, from_json, table, to_json
 from sic.supports import Support
 from sic.training.choose import choose, loader_workers, typical_size
@@ -31,7 +32,7 @@ def start(folder: Path) -> str:
     config = Config("resnet_tiny", ["a", "b"], "single", Preprocessing(24, 24, "squash"), 1, 2.5, latent=8)
     classifier = build(config, 2)
     classifier.set_supports(torch.zeros(2, 8), torch.tensor([0, 1]))
-    save(SavedModel(classifier, config, [Support(0, "a", None), Support(1, "b", None)]), folder / "start")
+    Model(classifier, config, [Support(0, "a", None), Support(1, "b", None)]).save(folder / "start")
     return str(folder / "start")
 
 

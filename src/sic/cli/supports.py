@@ -77,7 +77,7 @@ def show(context: typer.Context, support: Which, data: Data = None, json: Json =
     from sic.supports import find_support
 
     clinic = _open(context, data)
-    index = find_support(clinic.examined.cases, support)
+    index = find_support(clinic.examined.supports, support)
     info = clinic.list()[index]
     relying = clinic.relying_on(index)
     typical = [candidate for candidate in clinic.candidates(info.label) if not candidate.support]
@@ -236,7 +236,7 @@ def check(
         OUT.print(styled(finding.title, "red" if finding.severity == "serious" else "yellow"))
         OUT.print(f"  {finding.sentence}\n  → {finding.command}")
     number = f"{len(findings)} finding{'s' if len(findings) > 1 else ''}" if findings else "Nothing found"
-    OUT.print(f"{number} in {len(clinic.examined.cases)} supports of {context.obj}.")
+    OUT.print(f"{number} in {len(clinic.examined.supports)} supports of {context.obj}.")
 
 
 def _edit(context: typer.Context, edit: "Edit", preview: bool, data: str | None, json: bool) -> None:

@@ -19,13 +19,12 @@ from sic.clinic.outcome import Outcome, compare
 from sic.clinic.plan import class_index, plan
 from sic.data import UnreadableImage, read_image
 from sic.data.dataset import Progress
-from sic.directory import SavedModel
 from sic.errors import SicError
 from sic.latents import Latents
 from sic.methods import SIC
 from sic.model import Model, load
 from sic.run import ImagesNotFound, Run
-from sic.supports import Case, Edit, Support, find_support, replaced
+from sic.supports import Edit, Support, find_support, replaced
 
 FAR = 0.02
 """How far the latent of a support's image may be from its vector, in norms: devices differ by less than 1e-4."""
@@ -72,8 +71,7 @@ class Clinic:
                 raise SicError(f"None of the {split} images in {self.images.root} can be read any more.")
         vectors = model.sic.support_vectors.cpu()
         self.problems += _trust(model.supports, vectors, latents, self.images.root)
-        cases = [Case(support.label, support.source, support.pinned) for support in model.supports]
-        self.examined = Examined(model, cases, vectors, splits, latents)
+        self.examined = Examined(model, model.supports, vectors, splits, latents)
 
     @property
     def classes(self) -> Sequence[str]:
@@ -86,12 +84,12 @@ class Clinic:
     def candidates(self, label: str, near: int | str | None = None) -> Sequence[Candidate]:
         """Training images that show a class and nothing else, nearest to farthest: from their mean latent, or from a
         support."""
-        support = None if near is None else find_support(self.examined.cases, near)
+        support = None if near is None else find_support(self.examined.supports, near)
         return look.candidates(self.examined, class_index(self.classes, label), support)
 
     def relying_on(self, support: int | str) -> Sequence[Reliance]:
         """Validation and test images that rely on a support (`Predictions.relying_on`), the most evidence first."""
-        return look.relying_on(self.examined, find_support(self.examined.cases, support))
+        return look.relying_on(self.examined, find_support(self.examined.supports, support))
 
     def history(self) -> Sequence[Record]:
         """All edits, the first one first; also those that were taken back."""
@@ -106,8 +104,8 @@ class Clinic:
 
         An edit that changes nothing is not written.
         """
-        label, cases = self._plan(edit)
-        after = self._with(cases)
+        label, supports = self._plan(edit)
+        after = self._with(supports)
         outcome = compare(self.examined, after)
         record = Record(
             edit.action,
@@ -118,7 +116,7 @@ class Clinic:
             outcome.after,
             outcome.ids("to_right"),
             outcome.ids("to_wrong"),
-            [[case.source, case.pinned] for case in self.examined.cases if case.label == label],
+            [[support.source, support.pinned] for support in self.examined.supports if support.label == label],
             edit.force,
         )
         if outcome.labels:
@@ -133,13 +131,13 @@ class Clinic:
             raise SicError(f"There is nothing to take back: the supports of {self.folder} are as training chose them.")
         if steps < 1 or len(last) < steps:
             raise SicError(f"{self.folder} has {len(standing(records))} edits that can be taken back, not {steps}.")
-        cases = self.examined.cases
+        supports = self.examined.supports
         for record in reversed(last):
             label = class_index(self.classes, record.label)
-            before = [Case(label, source, pinned) for source, pinned in record.supports_before]
-            cases = replaced(cases, label, before)
+            before = [Support(label, source, pinned=pinned) for source, pinned in record.supports_before]
+            supports = replaced(supports, label, before)
             record.undone = now()
-        after = self._with(cases)
+        after = self._with(supports)
         outcome = compare(self.examined, after)
         self._save(after, records)
         return outcome
@@ -149,23 +147,28 @@ class Clinic:
         data = None if self._data is None else str(self._data)
         return diagnose(self.examined, Commands(self.folder, data, self.images.where), pixels, progress)
 
-    def _plan(self, edit: Edit) -> tuple[int, Sequence[Case]]:
+    def _plan(self, edit: Edit) -> tuple[int, Sequence[Support]]:
         unwanted = {(class_index(self.classes, label), source) for label, source in taken_out(self.history())}
         return plan(edit, self.examined, self.images, unwanted)
 
-    def _with(self, cases: Sequence[Case]) -> Examined:
+    def _with(self, supports: Sequence[Support]) -> Examined:
         """The same model with other supports."""
         before = self.examined
-        known = {(case.label, case.source): vector for case, vector in zip(before.cases, before.vectors, strict=True)}
+        known = {
+            (support.label, support.source): vector
+            for support, vector in zip(before.supports, before.vectors, strict=True)
+        }
         vectors = []
-        for case in cases:
-            vector = known.get((case.label, case.source))
+        for support in supports:
+            vector = known.get((support.label, support.source))
             if vector is None:
-                if case.source not in before.latents:
-                    raise SicError(f"The image {case.source} can no longer be read, so it cannot be a support again.")
-                vector = before.latents.of([case.source])[0]
+                if support.source not in before.latents:
+                    raise SicError(
+                        f"The image {support.source} can no longer be read, so it cannot be a support again."
+                    )
+                vector = before.latents.of([support.source])[0]
             vectors.append(vector)
-        return with_changes(before, cases=[*cases], vectors=torch.stack(vectors))
+        return with_changes(before, supports=[*supports], vectors=torch.stack(vectors))
 
     def _save(self, after: Examined, records: Sequence[Record]) -> None:
         """Write the model with its new supports; what was measured of the old ones is measured again."""
@@ -175,32 +178,32 @@ class Clinic:
         edited = " and the supports were edited" if standing(records) else ""
         measured["validation"]["note"] = f"the best epoch was chosen{edited} on these images"
         config = with_changes(after.model.config, figures=measured, edits=[asdict(record) for record in records])
-        saved = SavedModel(classifier, config, [*self._pictured(after.cases)])
+        model = Model(classifier, config, [*self._pictured(after.supports)], self.folder)
         held = classifier.support_vectors, classifier.support_classes
         try:
             classifier.support_vectors = after.vectors.to(held[0])
             classifier.support_classes = after.labels.to(held[1])
-            self._version = directory.save(saved, self.folder, replacing=self._version)
+            self._version = model.save(self.folder, replacing=self._version)
         except BaseException:
             classifier.support_vectors, classifier.support_classes = held
             raise
-        self.examined = with_changes(after, model=Model(saved, self.folder))
+        self.examined = with_changes(after, model=model)
 
-    def _pictured(self, cases: Sequence[Case]) -> Sequence[Support]:
-        """The cases with their pictures, where the model keeps any."""
-        supports = self.examined.model.supports
-        known = {(support.label, support.source): support.image for support in supports}
-        keep = any(support.image is not None for support in supports)
+    def _pictured(self, supports: Sequence[Support]) -> Sequence[Support]:
+        """The supports with their pictures, where the model keeps any."""
+        before = self.examined.model.supports
+        known = {(support.label, support.source): support.image for support in before}
+        keep = any(support.image is not None for support in before)
         paths = {sample.id: sample.path for sample in self.examined.splits["train"]}
         result = []
-        for case in cases:
-            image = known.get((case.label, case.source))
+        for support in supports:
+            image = known.get((support.label, support.source))
             if image is None and keep:
                 try:
-                    image = self.examined.model.config.preprocessing(read_image(paths[case.source]))
+                    image = self.examined.model.config.preprocessing(read_image(paths[support.source]))
                 except UnreadableImage as error:
-                    raise SicError(f"{case.source} cannot be a support: {error}.") from None
-            result.append(Support(case.label, case.source, image, pinned=case.pinned))
+                    raise SicError(f"{support.source} cannot be a support: {error}.") from None
+            result.append(with_changes(support, image=image))
         return result
 
 

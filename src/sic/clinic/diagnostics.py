@@ -59,27 +59,27 @@ def strangers(examined: Examined, commands: Commands) -> list[Finding]:
     sizes = Counter(labels.values())
     overlap = _overlap(examined, examined.latents.of([sample.id for sample in samples]))
     found = []
-    for index, case in enumerate(examined.cases):
-        number = min(NEIGHBOURS, max(1, sizes[case.label] - 1))
+    for index, support in enumerate(examined.supports):
+        number = min(NEIGHBOURS, max(1, sizes[support.label] - 1))
         nearest = overlap[index].topk(min(number + 1, len(samples))).indices.tolist()
-        near = [samples[row] for row in nearest if samples[row].id != case.source][:number]
-        others = Counter(sample.labels[0] for sample in near if sample.labels[0] != case.label)
-        other, theirs = others.most_common(1)[0] if others else (case.label, 0)
-        truth = labels.get(case.source, case.label)
-        reasons = [f"the data says {examined.classes[truth]}"] if truth != case.label else []
+        near = [samples[row] for row in nearest if samples[row].id != support.source][:number]
+        others = Counter(sample.labels[0] for sample in near if sample.labels[0] != support.label)
+        other, theirs = others.most_common(1)[0] if others else (support.label, 0)
+        truth = labels.get(support.source, support.label)
+        reasons = [f"the data says {examined.classes[truth]}"] if truth != support.label else []
         if near and theirs >= MAJORITY * len(near):
             reasons.append(f"of the {len(near)} training images most like it {theirs} are {examined.classes[other]}")
         if not reasons:
             continue
         found.append(
             Finding(
-                "A support of the wrong class" if truth != case.label else "A support among another class",
+                "A support of the wrong class" if truth != support.label else "A support among another class",
                 "serious",
-                f"Support {index} ({case.source}) stands for {examined.classes[case.label]}, but "
+                f"Support {index} ({support.source}) stands for {examined.classes[support.label]}, but "
                 f"{' and '.join(reasons)}.",
                 _exchange(examined, commands, index),
                 [index],
-                [case.source, *(sample.id for sample in near if sample.labels[0] == other)],
+                [support.source, *(sample.id for sample in near if sample.labels[0] == other)],
                 {"share_of_other_class": theirs / max(len(near), 1), "limit": MAJORITY},
             )
         )
@@ -98,7 +98,7 @@ def coinciding(examined: Examined, commands: Commands) -> list[Finding]:
     for a, b in sorted(pairs, key=lambda pair: -overlap[pair[0], pair[1]].item()):
         share = overlap[a, b].item()
         one, other = (
-            f"{index} ({examined.cases[index].source}, {examined.classes[examined.cases[index].label]})"
+            f"{index} ({examined.supports[index].source}, {examined.classes[examined.supports[index].label]})"
             for index in (a, b)
         )
         found.append(
@@ -109,7 +109,7 @@ def coinciding(examined: Examined, commands: Commands) -> list[Finding]:
                 f"other gives {share:.0%} as well.",
                 _exchange(examined, commands, min(a, b, key=lambda index: _typicality(examined, index))),
                 [a, b],
-                [examined.cases[a].source, examined.cases[b].source],
+                [examined.supports[a].source, examined.supports[b].source],
                 {"shared_evidence": share, "limit": COINCIDE},
             )
         )
@@ -125,7 +125,7 @@ def identical(examined: Examined, commands: Commands) -> list[Finding]:
         if not pairs:
             continue
         members = sorted({index for pair in pairs for index in pair})
-        names = " and ".join(f"{index} ({examined.cases[index].source})" for index in members)
+        names = " and ".join(f"{index} ({examined.supports[index].source})" for index in members)
         found.append(
             Finding(
                 "Supports that are the same",
@@ -134,7 +134,7 @@ def identical(examined: Examined, commands: Commands) -> list[Finding]:
                 f"{len(members)} times.",
                 commands.supports("reselect", examined.classes[label]),
                 members,
-                [examined.cases[index].source for index in members],
+                [examined.supports[index].source for index in members],
                 {"shared_evidence": max(overlap[a, b].item() for a, b in pairs), "limit": SAME},
             )
         )
@@ -157,7 +157,7 @@ def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
         shares = (mine / mine.sum(dim=1, keepdim=True).clamp_min(1e-12)).mean(dim=0).tolist()
         name, even, images = examined.classes[label], 1 / len(own), int(rows.sum())
         for index, share in zip(own, shares, strict=True):
-            who = f"Support {index} ({examined.cases[index].source})"
+            who = f"Support {index} ({examined.supports[index].source})"
             numbers = {"mean_share": share, "even_share": even, "images": float(images)}
             if share > (1 + even) / 2:
                 sentence = (
@@ -240,19 +240,19 @@ def _overlap(examined: Examined, latents: Tensor) -> Tensor:
 
 def _typicality(examined: Examined, index: int) -> float:
     """Mean overlap of a support with the training images of its class."""
-    own = [sample.id for sample in examined.splits["train"] if sample.labels == (examined.cases[index].label,)]
+    own = [sample.id for sample in examined.splits["train"] if sample.labels == (examined.supports[index].label,)]
     return _overlap(examined, examined.latents.of(own))[index].mean().item() if own else 0.0
 
 
 def _exchange(examined: Examined, commands: Commands, index: int) -> str:
     """The most typical image of the class that is no support yet takes the support's place."""
-    free = [one.id for one in candidates(examined, examined.cases[index].label, None) if not one.support]
+    free = [one.id for one in candidates(examined, examined.supports[index].label, None) if not one.support]
     return commands.supports("replace", index, free[0]) if free else commands.supports("drop", index)
 
 
 def _by_class(examined: Examined) -> dict[int, list[int]]:
     """The supports of each class."""
     result: dict[int, list[int]] = {}
-    for index, case in enumerate(examined.cases):
-        result.setdefault(case.label, []).append(index)
+    for index, support in enumerate(examined.supports):
+        result.setdefault(support.label, []).append(index)
     return result

@@ -10,7 +10,7 @@ from sic.latents import Latents
 from sic.methods import SIC
 from sic.model import Model
 from sic.predictions import Predictions
-from sic.supports import Case
+from sic.supports import Support
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Examined:
     """Everything is on the CPU but the model itself, whose own supports do not count here."""
 
     model: Model
-    cases: list[Case]
+    supports: list[Support]
     vectors: Tensor
-    """S×d, of the cases."""
+    """S×d, of the supports."""
     splits: dict[str, list[Sample]]
     """The images that have latents: `train`, `validation`, `test` (which may be empty)."""
     latents: Latents
@@ -35,8 +35,8 @@ class Examined:
 
     @property
     def labels(self) -> Tensor:
-        """Classes of the cases, S."""
-        return torch.tensor([case.label for case in self.cases])
+        """Classes of the supports, S."""
+        return torch.tensor([support.label for support in self.supports])
 
     def embedded(self, split: str) -> Tensor:
         """Latents of a split, n×d."""

@@ -56,7 +56,7 @@ def describe(examined: Examined) -> list[SupportInfo]:
     """All supports, in their order."""
     found = examined.predictions("validation")
     answered, evidence = found.answers, found.evidence
-    strongest = torch.zeros(len(examined.cases), dtype=torch.long)
+    strongest = torch.zeros(len(examined.supports), dtype=torch.long)
     for label in examined.labels.unique().tolist():
         own = (examined.labels == label).nonzero()[:, 0]
         if answered[:, label].any():
@@ -67,15 +67,15 @@ def describe(examined: Examined) -> list[SupportInfo]:
         shows &= shows.sum(dim=1, keepdim=True) == 1
     training = {sample.id: sample for sample in examined.splits["train"]}
     result = []
-    for index, case in enumerate(examined.cases):
-        mine = evidence[shows[:, case.label], index]
-        source = training.get(case.source)
+    for index, support in enumerate(examined.supports):
+        mine = evidence[shows[:, support.label], index]
+        source = training.get(support.source)
         result.append(
             SupportInfo(
                 index,
-                examined.classes[case.label],
-                case.source,
-                case.pinned,
+                examined.classes[support.label],
+                support.source,
+                support.pinned,
                 None if source is None else examined.names(source),
                 mine.mean().item() if len(mine) else 0.0,
                 int(strongest[index]),
@@ -92,7 +92,7 @@ def candidates(examined: Examined, label: int, near: int | None) -> list[Candida
     latents = examined.latents.of([sample.id for sample in samples])
     centre = latents.mean(dim=0) if near is None else examined.vectors[near]
     distances = (latents - centre).norm(dim=1)
-    taken = {case.source for case in examined.cases if case.label == label}
+    taken = {support.source for support in examined.supports if support.label == label}
     return [
         Candidate(samples[row].id, samples[row].path, distances[row].item(), samples[row].id in taken)
         for row in distances.argsort(stable=True).tolist()

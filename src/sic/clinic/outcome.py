@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sic.clinic.examined import Examined
 from sic.predictions import Predictions
-from sic.supports import Case
+from sic.supports import Support
 
 Direction = Literal["to_right", "to_wrong", "neither"]
 
@@ -44,9 +44,9 @@ class Outcome:
 
 def compare(before: Examined, after: Examined) -> Outcome:
     """The same model and images with other supports."""
-    old, new = Counter(before.cases), Counter(after.cases)
-    labels = sorted({case.label for case in (old - new) + (new - old)})
-    removed, added = _sources(before.cases, after.cases), _sources(after.cases, before.cases)
+    old, new = Counter(before.supports), Counter(after.supports)
+    labels = sorted({support.label for support in (old - new) + (new - old)})
+    removed, added = _sources(before.supports, after.supports), _sources(after.supports, before.supports)
     was, now = before.predictions("validation"), after.predictions("validation")
     return Outcome(
         [before.classes[label] for label in labels],
@@ -58,9 +58,9 @@ def compare(before: Examined, after: Examined) -> Outcome:
     )
 
 
-def _sources(of: Sequence[Case], without: Sequence[Case]) -> list[str]:
-    known = {(case.label, case.source) for case in without}
-    return [case.source for case in of if (case.label, case.source) not in known]
+def _sources(of: Sequence[Support], without: Sequence[Support]) -> list[str]:
+    known = {(support.label, support.source) for support in without}
+    return [support.source for support in of if (support.label, support.source) not in known]
 
 
 def _numbers(figures: dict[str, Any]) -> dict[str, Any]:

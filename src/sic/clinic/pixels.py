@@ -46,11 +46,11 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
             "Supports made of negative contributions",
             "serious" if 2 * len(over) > len(indices) else "notice",
             f"In {len(over)} of {len(indices)} supports more than {TOO_MUCH_NEGATIVE:.0%} of the contributions are "
-            f"negative (most in support {worst}, {examined.cases[worst].source}: {share:.0%}): the temperature of "
+            f"negative (most in support {worst}, {examined.supports[worst].source}: {share:.0%}): the temperature of "
             f"{temperature:g} was too small for this model to explain itself well.",
             commands.train(2 * temperature),
             [index for _, index in over],
-            [examined.cases[index].source for _, index in over],
+            [examined.supports[index].source for _, index in over],
             {"negative_share": share, "limit": TOO_MUCH_NEGATIVE},
         )
     ]

@@ -9,48 +9,52 @@ from sic.clinic.examined import Examined
 from sic.data.dataset import Sample
 from sic.errors import SicError
 from sic.run import RunImages
-from sic.supports import Case, Edit, find_support, replaced, select_class
+from sic.supports import Edit, Support, find_support, replaced, select_class
 
 
-def plan(edit: Edit, examined: Examined, images: RunImages, unwanted: set[tuple[int, str]]) -> tuple[int, list[Case]]:
-    """The class that the edit is about, and all cases after it.
+def plan(
+    edit: Edit, examined: Examined, images: RunImages, unwanted: set[tuple[int, str]]
+) -> tuple[int, list[Support]]:
+    """The class that the edit is about, and all supports after it.
 
     `unwanted`: images that the user took out before, with the class; they are not selected again.
     """
-    cases = examined.cases
+    supports = examined.supports
     if edit.action == "reselect":
         label = class_index(examined.classes, str(edit.label))
-        chosen = _selected(label, [case for case in cases if case.label == label], edit.number, examined, unwanted)
-        return label, replaced(cases, label, chosen)
+        chosen = _selected(
+            label, [support for support in supports if support.label == label], edit.number, examined, unwanted
+        )
+        return label, replaced(supports, label, chosen)
     if edit.action == "add":
         label = class_index(examined.classes, str(edit.label))
-        own = [case for case in cases if case.label == label]
-        return label, replaced(cases, label, [*own, Case(label, _image(edit, label, examined, images))])
+        own = [support for support in supports if support.label == label]
+        return label, replaced(supports, label, [*own, Support(label, _image(edit, label, examined, images))])
     assert edit.support is not None
-    index = find_support(cases, edit.support)
-    case = cases[index]
-    name = examined.classes[case.label]
+    index = find_support(supports, edit.support)
+    support = supports[index]
+    name = examined.classes[support.label]
     if edit.action == "drop":
-        if sum(other.label == case.label for other in cases) == 1:
+        if sum(other.label == support.label for other in supports) == 1:
             raise SicError(
-                f"{case.source} is the last support of {name}, and a class needs one; replace it instead, or choose "
+                f"{support.source} is the last support of {name}, and a class needs one; replace it instead, or choose "
                 f"others with reselect."
             )
-        return case.label, cases[:index] + cases[index + 1 :]
+        return support.label, supports[:index] + supports[index + 1 :]
     if edit.action == "replace":
-        image = _image(edit, case.label, examined, images)
-        return case.label, [*cases[:index], Case(case.label, image), *cases[index + 1 :]]
+        image = _image(edit, support.label, examined, images)
+        return support.label, [*supports[:index], Support(support.label, image), *supports[index + 1 :]]
     pinned = edit.action == "pin"
-    if case.pinned == pinned:
-        raise SicError(f"{case.source} is {'pinned already' if pinned else 'not pinned'}.")
-    return case.label, [*cases[:index], replace(case, pinned=pinned), *cases[index + 1 :]]
+    if support.pinned == pinned:
+        raise SicError(f"{support.source} is {'pinned already' if pinned else 'not pinned'}.")
+    return support.label, [*supports[:index], replace(support, pinned=pinned), *supports[index + 1 :]]
 
 
 def _image(edit: Edit, label: int, examined: Examined, images: RunImages) -> str:
     """The id of the image that is to stand for a class."""
     image = find_image(str(edit.image), examined, images)
     _refuse(image, label, edit.force, examined)
-    if any(case.label == label and case.source == image.id for case in examined.cases):
+    if any(support.label == label and support.source == image.id for support in examined.supports):
         raise SicError(f"{image.id} is a support of {examined.classes[label]} already; choose another image.")
     return image.id
 
@@ -90,15 +94,15 @@ def _refuse(image: Sample, label: int, force: bool, examined: Examined) -> None:
 
 
 def _selected(
-    label: int, before: Sequence[Case], number: int | None, examined: Examined, unwanted: set[tuple[int, str]]
-) -> list[Case]:
+    label: int, before: Sequence[Support], number: int | None, examined: Examined, unwanted: set[tuple[int, str]]
+) -> list[Support]:
     """As training does: k-means on the latents of the class, then the nearest real ones; pinned supports stay."""
     name = examined.classes[label]
-    pinned = [case for case in before if case.pinned]
+    pinned = [support for support in before if support.pinned]
     number = len(before) if number is None else number
     if number < len(pinned):
         raise SicError(f"{name} has {len(pinned)} pinned supports, which reselect does not remove; unpin some first.")
-    fixed = {case.source for case in pinned}
+    fixed = {support.source for support in pinned}
     ids = [
         sample.id
         for sample in examined.splits["train"]
@@ -111,4 +115,4 @@ def _selected(
     seed = int(examined.model.config.training.get("seed", 0))
     latents = np.asarray(examined.latents.of(ids), dtype=np.float32)
     rows = select_class(latents, number - lost, seed, rows_fixed)
-    return [*pinned, *(Case(label, ids[row]) for row in rows.tolist() if ids[row] not in fixed)]
+    return [*pinned, *(Support(label, ids[row]) for row in rows.tolist() if ids[row] not in fixed)]

@@ -134,8 +134,8 @@ class Desk:
 
     def _same(self, edit: Edit, source: str | None) -> None:
         """Numbers move when a support is dropped: whoever still looks at an old list must not hit another one."""
-        cases = self.clinic.examined.cases
+        supports = self.clinic.examined.supports
         if source is None or not isinstance(edit.support, int):
             return
-        if not 0 <= edit.support < len(cases) or cases[edit.support].source != source:
+        if not 0 <= edit.support < len(supports) or supports[edit.support].source != source:
             raise Refused(409, "The supports have changed in the meantime; load the page again.")

@@ -1,13 +1,12 @@
-"""Choosing, holding and editing the cases that a SIC model reasons with."""
+"""Choosing, holding and editing the supports that a SIC model reasons with."""
 
-from sic.supports.edits import Action, Case, Edit, find_support, replaced
+from sic.supports.edits import Action, Edit, find_support, replaced
 from sic.supports.latents import room_for
 from sic.supports.select import Selection, select, select_class, select_how
 from sic.supports.store import Support, read_supports, remove_unlisted, support_files, write_supports
 
 __all__ = [
     "Action",
-    "Case",
     "Edit",
     "Selection",
     "Support",

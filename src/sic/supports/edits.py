@@ -1,25 +1,17 @@
-"""What can be done to a model's cases after training."""
+"""What can be done to a model's supports after training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from sic.errors import SicError
+from sic.supports.store import Support
 
 Action = Literal["drop", "add", "replace", "pin", "unpin", "reselect"]
 
 
 NEEDED = {"add": ("label", "image"), "replace": ("support", "image"), "reselect": ("label",)}
 """What must be said; for the other actions: which support."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """Who a support is: a class's index, the id of the image that stands for it, and whether reselecting keeps it."""
-
-    label: int
-    source: str
-    pinned: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,21 +64,22 @@ class Edit:
         return cls("reselect", label=label, number=number)
 
 
-def replaced(cases: Sequence[Case], label: int, others: Sequence[Case]) -> list[Case]:
-    """All cases in order of class, those of one class exchanged for others."""
-    return sorted([*(case for case in cases if case.label != label), *others], key=lambda case: case.label)
+def replaced(supports: Sequence[Support], label: int, others: Sequence[Support]) -> list[Support]:
+    """All supports in order of class, those of one class exchanged for others."""
+    kept = [support for support in supports if support.label != label]
+    return sorted([*kept, *others], key=lambda support: support.label)
 
 
-def find_support(cases: Sequence[Case], which: int | str) -> int:
+def find_support(supports: Sequence[Support], which: int | str) -> int:
     """The index of a support that is named by its number or by its image's id."""
     if isinstance(which, str) and not which.isdecimal():
-        found = [index for index, case in enumerate(cases) if case.source == which]
+        found = [index for index, support in enumerate(supports) if support.source == which]
         if len(found) > 1:
             raise SicError(f"{which} is a support of several classes; say its number: {' or '.join(map(str, found))}.")
         if not found:
             raise SicError(f"No support is {which!r}; `sic supports MODEL list` shows them.")
         return found[0]
     index = int(which)
-    if not 0 <= index < len(cases):
-        raise SicError(f"There is no support {index}; they are numbered 0 to {len(cases) - 1}.")
+    if not 0 <= index < len(supports):
+        raise SicError(f"There is no support {index}; they are numbered 0 to {len(supports) - 1}.")
     return index

@@ -1,4 +1,4 @@
-"""Choosing the cases: k-means per class on the latents, then the nearest image of that class to each centroid.
+"""Choosing the supports: k-means per class on the latents, then the nearest image of that class to each centroid.
 
 With scikit-learn, class by class; where a GPU is given, many classes at once on it, from the same starting points.
 """

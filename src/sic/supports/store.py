@@ -1,11 +1,11 @@
-"""The cases a model reasons with: who they are and, unless the user says no, what they look like."""
+"""The supports a model reasons with: who they are and, unless the user says no, what they look like."""
 
 import hashlib
 import io
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,10 +29,10 @@ class Support:
     label: int
     source: str
     """The image's id in the training data."""
-    image: NDArray[np.uint8] | None
-    """S×S×3, exactly what the model saw; None where images are not to be kept."""
+    image: NDArray[np.uint8] | None = field(default=None, compare=False, repr=False)
+    """S×S×3, exactly what the model saw; None where images are not to be kept. Supports are equal without it."""
     box: tuple[int, int, int, int] | None = None
-    """The part of the image that the case is: left, top, right, bottom in pixels; None: all of it."""
+    """The part of the image that the support is: left, top, right, bottom in pixels; None: all of it."""
     pinned: bool = False
     """Kept when its class is selected anew."""
 

@@ -20,7 +20,7 @@ from sic.data.dataset import ImageData, Sample
 from sic.data.images import Preprocessing
 from sic.data.labels import Targets, targets
 from sic.data.transforms import TrainingTransform
-from sic.directory import RUN, Config, SavedModel, read_run
+from sic.directory import RUN, Config, read_run
 from sic.errors import SicError
 from sic.files import write_atomically
 from sic.machines import Machines
@@ -111,7 +111,7 @@ def fit(
         with suppress(OSError):  # it is not empty
             folder.rmdir()
     config.training["best_epoch"] = best["epoch"] + 1
-    directory.save(SavedModel(classifier, config, supports), folder)
+    directory.save(classifier, config, supports, folder)
     return {"validation": material.validation.samples, "test": material.test}
 
 

@@ -32,15 +32,15 @@ def published_weights(settings: Settings, reporter: Reporter) -> Load | None:
 
 def start_from(classifier: Classifier, folder: Path, settings: Settings) -> None:
     """Take over the backbone of a model of ours, of the same method its whole encoder; its classes do not matter."""
-    start = directory.load(folder)
-    whole = start.config.method == settings.method and isinstance(classifier, Comparing)
+    trained, config, _ = directory.load(folder)
+    whole = config.method == settings.method and isinstance(classifier, Comparing)
     names = ["backbone", "form", *(["latent"] if whole else [])]
-    if any(getattr(start.config, name) != getattr(settings, name) for name in [*names, "antialiased"]):
-        said = " ".join(f"--{name} {getattr(start.config, name)}" for name in names)
+    if any(getattr(config, name) != getattr(settings, name) for name in [*names, "antialiased"]):
+        said = " ".join(f"--{name} {getattr(config, name)}" for name in names)
         raise SicError(
-            f"{folder} was trained with {said} --{'' if start.config.antialiased else 'no-'}antialias; start from it "
+            f"{folder} was trained with {said} --{'' if config.antialiased else 'no-'}antialias; start from it "
             "with the same, or leave these out."
         )
     part = "encoder" if whole else "backbone"
-    state = start.classifier.get_submodule(part).state_dict()
+    state = trained.get_submodule(part).state_dict()
     classifier.get_submodule(part).load_state_dict(state, strict=False)
