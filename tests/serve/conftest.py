@@ -21,6 +21,7 @@ from sic.data.dataset import Task
 from sic.directory import Config
 from sic.model import Model, load
 from sic.serve.app import create_app
+from sic.serve.connections import configuration
 from sic.serve.desk import Desk
 from sic.serve.engine import Engine
 from sic.serve.guard import Guard
@@ -148,7 +149,7 @@ def running(own_copy: Served) -> Iterator[tuple[Served, str]]:
     """A real server on a free port of this machine, and its address."""
     import uvicorn
 
-    server = uvicorn.Server(uvicorn.Config(own_copy.app(), host="127.0.0.1", port=0, log_level="warning"))
+    server = uvicorn.Server(configuration(own_copy.app(), Limits(), host="127.0.0.1", port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -1,9 +1,12 @@
 """What the server refuses, and what it never does."""
 
 import asyncio
+import http.client
 import io
 import re
+import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -21,9 +24,12 @@ from starlette.testclient import TestClient
 import sic.serve
 from sic.cli.serve import _refuse_open_doors
 from sic.errors import SicError
+from sic.serve.decoder import Decoder
 from sic.serve.limits import Limits, Refused
+from sic.serve.pictures import Upload
 from sic.serve.uploads import plain_name
 from sic.serve.work import Abandoned, Worker
+from tests.data.test_images import many_scans
 from tests.serve.conftest import Served
 
 PREDICT = "/api/v1/predict"
@@ -61,6 +67,117 @@ def test_pictures_of_too_many_pixels_are_not_decoded(client: TestClient) -> None
     assert len(rows) < 200_000  # a bomb: small as a file, 127 MB as a picture
     status, _ = refusal(client, huge_png(6500, 6500).replace(zlib.compress(bytes(1000)), rows))
     assert status == 413
+
+
+def test_a_jpeg_of_many_scans_is_refused_at_once(client: TestClient) -> None:
+    data = many_scans(512, 24_000)
+    assert len(data) < 500_000  # it would take the worker for most of a minute
+    status, sentence = refusal(client, data)
+    assert status == 422 and "more than 200 scans" in sentence
+    assert client.post(PREDICT, files={"image": png()}).status_code == 200
+
+
+SLOW_DECODER = "import os, sys, time; sys.stdin.buffer.read({read}); {act}"
+
+
+@pytest.mark.parametrize(
+    ("act", "words"), [("time.sleep(600)", "longer than 0.5 seconds"), ("os.abort()", "it cannot be decoded")]
+)
+def test_a_decoder_that_hangs_or_crashes_is_replaced(monkeypatch: pytest.MonkeyPatch, act: str, words: str) -> None:
+    decoder, good = Decoder(Limits(decoding=0.5)), Upload("good.png", png())
+    script = SLOW_DECODER.format(read=1, act=act)
+    with monkeypatch.context() as patch:
+        patch.setattr("sic.serve.decoder.COMMAND", [sys.executable, "-c", script])
+        with pytest.raises(Refused, match=words) as refused:
+            decoder(good, lambda: None)
+        assert refused.value.status == 422
+    decoder.limits = Limits()
+    try:
+        assert decoder(good, lambda: None).size == (32, 32)
+    finally:
+        decoder.close()
+
+
+def test_a_decoder_is_ended_with_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, looks = Decoder(Limits()), 0
+    monkeypatch.setattr(
+        "sic.serve.decoder.COMMAND", [sys.executable, "-c", SLOW_DECODER.format(read=1, act="time.sleep(600)")]
+    )
+    processes = []
+
+    def check() -> None:
+        nonlocal looks
+        looks += 1
+        processes.append(decoder._process)
+        if looks == 3:
+            raise Abandoned
+
+    with pytest.raises(Abandoned):
+        decoder(Upload("good.png", png()), check)
+    assert processes[0] is not None and processes[0].returncode is not None and decoder._process is None
+
+
+def test_the_decoder_needs_no_torch() -> None:
+    """It is there beside the server, and started again after a picture that it was ended for."""
+    script = "import sys, sic.serve.decoder; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "fastapi", "starlette", "sklearn", "scipy"} & set(loaded)
+
+
+def request(address: str, path: str = "/healthz") -> int:
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+    connection.request("GET", path)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+HALVES = [b"", b"G", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nG"]
+
+
+def half_open(address: str, number: int) -> list[socket.socket]:
+    host, port = address.removeprefix("http://").split(":")
+    opened = []
+    for index in range(number):
+        opened.append(socket.create_connection((host, int(port)), timeout=30))
+        opened[-1].sendall(HALVES[index % len(HALVES)])
+    return opened
+
+
+def test_half_open_connections_do_not_keep_others_out(running: tuple[Served, str]) -> None:
+    _, address = running
+    opened = half_open(address, 300)
+    try:
+        assert [request(address) for _ in range(5)] == [200] * 5
+    finally:
+        for connection in opened:
+            connection.close()
+    assert request(address) == 200
+
+
+def test_silent_connections_are_closed(running: tuple[Served, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sic.serve.connections.SILENT_SECONDS", 0.3)
+    _, address = running
+    for connection in half_open(address, 8):
+        received = b"x"
+        try:
+            while received:
+                received = connection.recv(10_000)  # an answer to a whole request, then the end
+        except ConnectionResetError:
+            pass
+        connection.close()
+    assert request(address) == 200
+
+
+def test_an_upload_that_trickles_is_given_up(running: tuple[Served, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sic.serve.uploads.PATIENCE", 0.5)
+    _, address = running
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 90000\r\n\r\n"
+        connection.sendall(head.encode() + b"\x89PNG")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+    assert request(address) == 200
 
 
 def test_deflated_dicom_is_not_unpacked(client: TestClient) -> None:
@@ -177,6 +294,8 @@ def test_other_pages_cannot_post(client: TestClient, path: str) -> None:
     for headers in (
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": "http://[::1"},
         {"Origin": "http://localhost:9999"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},

@@ -45,10 +45,9 @@ def serve(
         import uvicorn
 
         from sic.serve.app import create_app
+        from sic.serve.connections import configuration
     except ImportError:
         raise SicError("The viewer needs FastAPI: pip install 'sic[serve]'.") from None
-
-    from PIL import Image
 
     from sic.directory import best_device
     from sic.model import load
@@ -67,16 +66,8 @@ def serve(
         ERR.print(f"{error} The viewer shows uploaded images only.")
     engine = Engine(loaded, model.resolve().name, tests)
     names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
-    # Pictures inside other files (DICOM) are decoded by Pillow on its own; it refuses twice this number.
-    Image.MAX_IMAGE_PIXELS = limits.pixels // 2
-    config = uvicorn.Config(
-        create_app(engine, Desk(model, engine, host in LOCAL or allow_edits), limits, token, names),
-        log_level="warning",
-        access_log=False,  # addresses would name images
-        server_header=False,
-        limit_concurrency=8 * max_waiting + 64,
-        timeout_keep_alive=10,
-    )
+    app = create_app(engine, Desk(model, engine, host in LOCAL or allow_edits), limits, token, names)
+    config = configuration(app, limits)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"
     if json:

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from sic.errors import SicError
+from sic.serve.decoder import Decoder
 from sic.serve.desk import Desk
 from sic.serve.engine import Engine
 from sic.serve.limits import Limits, Refused
@@ -27,6 +28,7 @@ class Site:
     desk: Desk
     limits: Limits
     worker: Worker
+    decoder: Decoder
     metrics: Metrics
 
 

@@ -12,7 +12,7 @@ from sic.explain.render import as_json
 from sic.serve import schemas
 from sic.serve.answers import IMAGES, REFUSALS, V1, Site, image_answer, wants_png
 from sic.serve.limits import Refused
-from sic.serve.uploads import decode, receive
+from sic.serve.uploads import receive
 from sic.serve.work import Check
 
 Classes = Annotated[list[str] | None, Query(alias="class", description="Explain these classes instead of the answer.")]
@@ -36,7 +36,7 @@ def add(app: FastAPI, site: Site) -> None:
             found: Found = []
             for upload in uploads:
                 check()
-                found.append((upload.name, engine.model.tensor(decode(upload, limits)), None))
+                found.append((upload.name, engine.model.tensor(site.decoder(upload, check)), None))
             return found
 
         return decoded

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from sic.serve import api_clinic, api_images, api_server, api_supports, api_tests
 from sic.serve.answers import V1, Site, answer_errors
+from sic.serve.decoder import Decoder
 from sic.serve.desk import Desk
 from sic.serve.engine import Engine
 from sic.serve.guard import Guard
@@ -31,12 +32,13 @@ def create_app(
 ) -> Guard:
     """`token`: what callers must present, if anything; `names`: host names the server goes by beside localhost."""
     limits = limits or Limits()
-    worker, metrics = Worker(limits), Metrics()
+    worker, decoder, metrics = Worker(limits), Decoder(limits), Metrics()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         worker.close()
+        decoder.close()
 
     async def current() -> None:
         if desk.outdated:
@@ -56,7 +58,7 @@ def create_app(
     )
     answer_errors(app)
     _pages(app)
-    site = Site(engine, desk, limits, worker, metrics)
+    site = Site(engine, desk, limits, worker, decoder, metrics)
     for room in (api_server, api_images, api_supports, api_tests, api_clinic):
         room.add(app, site)
     return Guard(app, token, names, metrics)

@@ -115,7 +115,10 @@ def _same_origin(headers: Headers) -> bool:
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == headers.get("host")
+    try:
+        return origin is None or urlsplit(origin).netloc == headers.get("host")
+    except ValueError:  # no address
+        return False
 
 
 def _no(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:

@@ -18,6 +18,8 @@ class Limits:
     """Requests that are worked on or wait for it; the next one is told to come back."""
     seconds: float = 60.0
     """Until a request is given up, once for its upload and once for its work."""
+    decoding: float = 10.0
+    """Seconds until the decoding of one image is given up."""
 
 
 class Refused(Exception):
