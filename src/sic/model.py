@@ -1,7 +1,7 @@
 """The model as users hold it: `sic.load`, then `predict` and `explain`."""
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,16 @@ from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.data.views import readable_batches
 from sic.directory import Config
 from sic.errors import SicError
-from sic.explain import Explanation, Overview, ProjectionMethod, as_rows, explain_answers, in_chunks, look
+from sic.explain import (
+    Explanation,
+    Overview,
+    ProjectionMethod,
+    as_rows,
+    explain_answers,
+    in_chunks,
+    look,
+    own_contributions,
+)
 from sic.latents import Latents
 from sic.machines import Machines
 from sic.methods import SIC, Answered, Classifier, Contributions
@@ -55,8 +64,8 @@ class Prediction:
     """False where every class stays below 0.5: the image looks like none of the cases."""
 
 
-KEPT = 512 << 20
-"""Bytes of support contributions that are kept while many images are explained."""
+KEPT = 256 << 20
+"""Bytes of support contributions that a model keeps in memory."""
 
 
 def _title(image: ImageInput) -> str:
@@ -71,6 +80,7 @@ class Model:
     ) -> None:
         """`supports`: in the classifier's order. `folder`: the directory that the model was read from."""
         self.classifier, self.config, self.supports, self.folder = classifier, config, supports, folder
+        self._own: OrderedDict[int, Contributions] = OrderedDict()
 
     @property
     def classes(self) -> list[str]:
@@ -135,14 +145,22 @@ class Model:
         image: ImageInput,
         classes: Sequence[str] | None = None,
         truth: str | None = None,
-        own: Mapping[int, Contributions] | None = None,
+        most: int | None = None,
     ) -> Explanation:
-        """Explain one image: the predicted classes (the nearest one where nothing is similar), or those named.
+        """Explain one image, in one forward pass.
 
-        `own`: support contributions that are known already, by support; the others are computed.
+        Args:
+            image: A file, a Pillow image, or the model's view of one.
+            classes: The classes to explain; by default those of the answer, or the nearest one if it has none.
+            truth: The true class, to be shown.
+            most: How many classes of the answer to explain, the most probable first; by default all of them.
         """
-        wanted = self._wanted(classes)
-        found = self._explanations(self.tensor(image)[None], wanted, own, evidence_maps=True)[0]
+        answered = self.classifier.answered(self.tensor(image)[None])
+        targets = self._targets(answered, self._wanted(classes))
+        if most is not None and not classes:
+            probable = self.answers(answered.logits).probabilities[0].tolist()
+            targets = [sorted(targets[0], key=lambda label: -probable[label])[:most]]
+        found = self._explanations(answered, targets, evidence_maps=True)[0]
         return replace(found, title=_title(image), truth=truth)
 
     def explain_many(self, images: Iterable[ImageInput], classes: Sequence[str] | None = None) -> Iterator[Explanation]:
@@ -151,7 +169,6 @@ class Model:
         As `explain`, but without the maps of single cases.
         """
         wanted, titles = self._wanted(classes), deque[str]()
-        known: dict[int, Contributions] = {}
 
         def views() -> Iterator[Tensor]:
             for image in images:
@@ -159,12 +176,8 @@ class Model:
                 yield self.tensor(image)
 
         for batch in in_chunks(self.classifier, views(), len(wanted or [0])):
-            explanations = self._explanations(batch, wanted, known)
-            cases = [case for each in explanations for explained in each.classes for case in explained.cases]
-            known |= {case.index: case.own for case in cases if case.own is not None}
-            while len(known) > KEPT // (8 * batch[0].numel()):
-                del known[next(iter(known))]
-            for each in explanations:
+            answered = self.classifier.answered(batch)
+            for each in self._explanations(answered, self._targets(answered, wanted)):
                 yield replace(each, title=titles.popleft())
 
     def contributions(
@@ -193,27 +206,32 @@ class Model:
         answers = self.answers(answered.logits)
         return [labels or [best] for labels, best in zip(answers.labels, answers.nearest.tolist(), strict=True)]
 
+    def support_contributions(self, indices: Sequence[int]) -> dict[int, Contributions]:
+        """What supports (by number) are made of, where their images are kept; those used last stay in memory."""
+        missing = [index for index in indices if index not in self._own]
+        self._own |= own_contributions(self.sic, self.supports, missing)
+        found = {index: self._own[index] for index in indices if index in self._own}
+        for index in found:
+            self._own.move_to_end(index)
+        each = 24 * self.config.preprocessing.size**2  # six channels of weights, 4 bytes each
+        while len(self._own) > KEPT // each:
+            self._own.popitem(last=False)
+        return found
+
     def _explanations(
-        self,
-        views: Tensor,
-        wanted: list[int] | None,
-        own: Mapping[int, Contributions] | None,
-        evidence_maps: bool = False,
+        self, answered: Answered, targets: list[list[int]], evidence_maps: bool = False
     ) -> list[Explanation]:
-        """Of N×3×H×W, in one pass."""
-        answered = self.classifier.answered(views)
+        """Of the classes `targets` of each image."""
+        own: dict[int, Contributions] = {}
+        if isinstance(self.classifier, SIC):
+            shown = {label for labels in targets for label in labels}
+            own = self.support_contributions([i for i, support in enumerate(self.supports) if support.label in shown])
         explained = explain_answers(
-            self.classifier,
-            self.supports,
-            self.classes,
-            answered,
-            self._targets(answered, wanted),
-            own,
-            evidence_maps=evidence_maps,
+            self.classifier, self.supports, self.classes, answered, targets, own, evidence_maps=evidence_maps
         )
         result = []
         answers = self.answers(answered.logits)
-        for row, (view, parts) in enumerate(zip(views, explained, strict=True)):
+        for row, (view, parts) in enumerate(zip(answered.images, explained, strict=True)):
             result.append(
                 Explanation(
                     view,
@@ -327,10 +345,12 @@ class Model:
         `images` (labelled samples, or the predictions for them) are set beside the supports.
         """
         found = images if images is None or isinstance(images, Predictions) else self.predictions(images)
-        return look(self.sic, self.supports, self.classes, found, method=method, seed=seed)
+        own = self.support_contributions
+        return look(self.sic, self.supports, self.classes, found, own, method=method, seed=seed)
 
     def to(self, device: str | torch.device) -> "Model":
         self.classifier.to(device)
+        self._own.clear()
         return self
 
     def save(self, folder: str | Path, *, replacing: str | None = None) -> str:

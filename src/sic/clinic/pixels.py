@@ -19,6 +19,8 @@ FEWEST = 3
 """Of fewer, nothing is said about a class."""
 MOST = 120
 """Images explained in all: on a slow machine that is a minute."""
+CHUNK = 32
+"""Supports explained at a time."""
 RING = 0.1
 """Width of what counts as the border, of the image's side."""
 MOST_OF_THE_IMAGE = 0.9
@@ -30,13 +32,8 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
 
     The limit is the one at which an explanation warns its reader. The demo's supports have 3 % at most.
     """
-    pictures = _pictures(examined)
-    if not pictures:
-        return []
-    indices = [*pictures]
-    images = torch.stack([*pictures.values()]).to(examined.classifier.support_vectors)
-    shares = negative_share(support_contributions(examined.classifier, images, indices, weights=False).maps).tolist()
-    over = [(share, index) for share, index in zip(shares, indices, strict=True) if share > TOO_MUCH_NEGATIVE]
+    shares = _negative_shares(examined)
+    over = [(share, index) for index, share in shares.items() if share > TOO_MUCH_NEGATIVE]
     if not over:
         return []
     share, worst = max(over)
@@ -44,8 +41,8 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
     return [
         Finding(
             "Supports made of negative contributions",
-            "serious" if 2 * len(over) > len(indices) else "notice",
-            f"In {len(over)} of {len(indices)} supports more than {TOO_MUCH_NEGATIVE:.0%} of the contributions are "
+            "serious" if 2 * len(over) > len(shares) else "notice",
+            f"In {len(over)} of {len(shares)} supports more than {TOO_MUCH_NEGATIVE:.0%} of the contributions are "
             f"negative (most in support {worst}, {examined.supports[worst].source}: {share:.0%}): the temperature of "
             f"{temperature:g} was too small for this model to explain itself well.",
             commands.train(2 * temperature),
@@ -56,15 +53,20 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
     ]
 
 
-def _pictures(examined: Examined) -> dict[int, Tensor]:
-    """Supports as the model sees them, 3×S×S: the copies that it keeps, else the training images."""
-    paths = {sample.id: sample.path for sample in examined.splits["train"]}
+def _negative_shares(examined: Examined) -> dict[int, float]:
+    """By support, on the copies of the images that the model keeps, else on the training images."""
+    model = examined.model
+    kept = [index for index, support in enumerate(model.supports) if support.image is not None]
     result = {}
-    for index, support in enumerate(examined.model.supports):
-        if support.image is not None:
-            result[index] = to_tensor(support.image)
-        elif support.source in paths:
-            result[index] = to_tensor(examined.model.config.preprocessing(read_image(paths[support.source])))
+    for start in range(0, len(kept), CHUNK):
+        for index, own in model.support_contributions(kept[start : start + CHUNK]).items():
+            result[index] = negative_share(own.maps[None]).item()
+    paths = {sample.id: sample.path for sample in examined.splits["train"]}
+    for index, support in enumerate(model.supports):
+        if support.image is None and support.source in paths:
+            image = model.tensor(paths[support.source])[None]
+            maps = support_contributions(examined.classifier, image, [index], weights=False).maps
+            result[index] = negative_share(maps).item()
     return result
 
 

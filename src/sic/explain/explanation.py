@@ -174,7 +174,7 @@ def _image(support: Support, like: Tensor) -> Tensor | None:
     return torch.from_numpy(support.image.copy()).permute(2, 0, 1).to(like) / 255
 
 
-def own_contributions(classifier: SIC, supports: list[Support], indices: Sequence[int]) -> dict[int, Contributions]:
+def own_contributions(classifier: SIC, supports: Sequence[Support], indices: Sequence[int]) -> dict[int, Contributions]:
     """Support contributions of those supports (indices) whose image is kept."""
     shown = [index for index in indices if supports[index].image is not None]
     if not shown:

@@ -1,6 +1,6 @@
 """The whole model at a glance: its cases, how alike its classes are, and where its latents lie."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sic.explain.contributions import negative_share, support_contributions
+from sic.explain.contributions import negative_share
+from sic.explain.explanation import own_contributions
 from sic.explain.latent_space import (
     ProjectionMethod,
     Silhouette,
@@ -19,10 +20,12 @@ from sic.explain.latent_space import (
     support_similarity,
 )
 from sic.explain.picture import rgba
-from sic.methods import SIC
+from sic.methods import SIC, Contributions
 from sic.predictions import Predictions
 from sic.supports import Support
 
+Own = Callable[[Sequence[int]], Mapping[int, Contributions]]
+"""Gives support contributions by support, of those whose image is kept."""
 CHUNK = 32
 """Supports whose dynamic weights are held at a time."""
 DRAWN = 1500
@@ -133,11 +136,16 @@ def look(
     supports: Sequence[Support],
     classes: Sequence[str],
     predictions: Predictions | None = None,
+    own: Own | None = None,
     *,
     method: ProjectionMethod = "tsne",
     seed: int = 0,
 ) -> Overview:
-    """The overview of a model; with `predictions` for images, also how their latents lie between the supports."""
+    """The overview of a model; with `predictions` for images, also how their latents lie between the supports.
+
+    `own`: gives the support contributions of some supports; by default they are computed.
+    """
+    own = own or (lambda indices: own_contributions(classifier, supports, indices))
     vectors = classifier.support_vectors.detach()
     owners = [support.label for support in supports]
     similarity = support_similarity(vectors, owners, len(classes), classifier.b)
@@ -148,16 +156,16 @@ def look(
     if predictions is not None and predictions.latents is not None:
         images = [(sample.labels, sample.id) for sample in predictions.samples]
         latents = predictions.latents.to(vectors)
-        labels = [own for own, _ in images]
+        labels = [shown for shown, _ in images]
         image_similarity = class_similarity(latents, labels, vectors, owners, len(classes), classifier.b)
-        alone = [row for row, own in enumerate(labels) if len(own) == 1]
-        own = np.asarray([labels[row][0] for row in alone], dtype=np.intp)
-        of_images = silhouette(latents[alone].float().cpu().numpy(), own, len(classes))
+        alone = [row for row, shown in enumerate(labels) if len(shown) == 1]
+        truth = np.asarray([labels[row][0] for row in alone], dtype=np.intp)
+        of_images = silhouette(latents[alone].float().cpu().numpy(), truth, len(classes))
     return Overview(
         list(classes),
         classifier.temperature,
         classifier.bias,
-        _views(classifier, supports, classes),
+        _views(classifier, supports, classes, own),
         similarity,
         image_similarity,
         of_supports,
@@ -167,21 +175,20 @@ def look(
     )
 
 
-def _views(classifier: SIC, supports: Sequence[Support], classes: Sequence[str]) -> list[SupportView]:
+def _views(classifier: SIC, supports: Sequence[Support], classes: Sequence[str], own: Own) -> list[SupportView]:
     """In chunks: dynamic weights of all supports of a large model would not fit into memory."""
     norms = classifier.support_vectors.norm(dim=1).tolist()
     pictures: dict[int, tuple[float, float, NDArray[np.float32], NDArray[np.uint8]]] = {}
     kept = [index for index, support in enumerate(supports) if support.image is not None]
     for start in range(0, len(kept), CHUNK):
         chunk = kept[start : start + CHUNK]
-        pixels = np.stack([image for index in chunk if (image := supports[index].image) is not None])
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(classifier.support_vectors) / 255
-        own = support_contributions(classifier, images, chunk)
-        colours = (rgba(own.weights, own.maps) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
-        shares = negative_share(own.maps).tolist()
-        maps = own.maps.float().cpu().numpy()
+        found = own(chunk)
+        maps, weights = (torch.stack([getattr(found[i], part) for i in chunk]) for part in ("maps", "weights"))
+        colours = (rgba(weights, maps) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        shares = negative_share(maps).tolist()
         for row, index in enumerate(chunk):
-            pictures[index] = shares[row], own.constant[row].item(), maps[row], colours[row]
+            drawn = maps[row].float().cpu().numpy()
+            pictures[index] = shares[row], found[index].constant.item(), drawn, colours[row]
     views = []
     for index, support in enumerate(supports):
         share, constant, map_, colour = pictures.get(index, (None, None, None, None))

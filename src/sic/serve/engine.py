@@ -1,7 +1,6 @@
 """What the server computes: a model's answers as plain data. Used by one thread at a time."""
 
 import io
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from sic.explain import Explanation, look, own_contributions
+from sic.explain import Explanation, look
 from sic.explain.picture import colour_picture, png
 from sic.explain.render import float32
 from sic.methods import SIC, Contributions
@@ -17,8 +16,6 @@ from sic.model import Model
 from sic.serve.limits import Refused
 from sic.serve.testset import TestSet
 
-KEPT = 48
-"""Supports whose contributions are kept in memory."""
 MOST = 8
 """Classes explained at once."""
 RELYING = 24
@@ -30,7 +27,6 @@ class Engine:
 
     def __init__(self, model: Model, name: str, tests: TestSet | None) -> None:
         self.model, self.name, self.tests = model, name, tests
-        self._own: OrderedDict[int, Contributions] = OrderedDict()
         self._overview: tuple[int, dict[str, Any]] | None = None
 
     @property
@@ -41,7 +37,6 @@ class Engine:
         """Go on with the same network and other supports."""
         model.latents.include(self.model.latents)
         self.model = model
-        self._own.clear()
         self._overview = None
 
     def describe(self) -> dict[str, Any]:
@@ -84,13 +79,7 @@ class Engine:
         names = list(dict.fromkeys(classes))
         if len(names) > MOST:
             raise Refused(422, f"At most {MOST} classes are explained at once.")
-        if not names:
-            prediction = self.model.predict(view)
-            names = sorted(prediction.labels, key=lambda label: -prediction.probabilities[label])[:MOST]
-        labels = {known.index(label) for label in names}
-        indices = [i for i, support in enumerate(self.model.supports) if support.label in labels]
-        own = {i: found for i in indices if (found := self.own(i)) is not None}
-        return replace(self.model.explain(view, names or None, truth, own), title=name)
+        return replace(self.model.explain(view, names, truth, MOST), title=name)
 
     def figure(self, explanation: Explanation) -> bytes:
         from sic.explain.figure import draw
@@ -98,20 +87,6 @@ class Engine:
         buffer = io.BytesIO()
         draw(explanation, buffer)
         return buffer.getvalue()
-
-    def own(self, index: int) -> Contributions | None:
-        """The support contribution; None where the support's image is not kept."""
-        self.support(index)
-        if index in self._own:
-            self._own.move_to_end(index)
-            return self._own[index]
-        found = own_contributions(self.classifier, self.model.supports, [index])
-        if not found:
-            return None
-        self._own[index] = found[index]
-        if len(self._own) > KEPT:
-            self._own.popitem(last=False)
-        return found[index]
 
     def support(self, index: int) -> Any:
         if not 0 <= index < len(self.model.supports):
@@ -146,10 +121,11 @@ class Engine:
         return png(colour_picture(self._shown(index)))
 
     def _shown(self, index: int) -> Contributions:
-        own = self.own(index)
-        if own is None:
+        self.support(index)
+        found = self.model.support_contributions([index])
+        if not found:
             raise Refused(404, "This model was saved without its support images.")
-        return own
+        return found[index]
 
     def overview(self) -> dict[str, Any]:
         """How alike the classes are and where latents lie, with the test images as far as they have been looked at."""
