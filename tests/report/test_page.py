@@ -1,6 +1,7 @@
 """The page: self-contained, readable by machines and people, and its numbers are the model's."""
 
 import base64
+import hashlib
 import json
 import re
 from dataclasses import replace
@@ -282,3 +283,13 @@ def test_measurements_are_shown_where_there_are_any(page: Page, tree: Element, t
     ]
     drawn = section.one("img").attributes["src"]
     assert b"<svg" in base64.b64decode(drawn.removeprefix("data:image/svg+xml;base64,"))
+
+
+def test_a_browser_may_run_the_pages_own_script_and_load_nothing(html: str) -> None:
+    tags = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', html)
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.S)
+    assert len(tags) == 1 and len(scripts) == 1 and html.count("<script") == 1
+    rules = dict(rule.strip().split(" ", 1) for rule in tags[0].split(";"))
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert rules["default-src"] == "'none'" and rules["script-src"] == f"'sha256-{digest}'"
+    assert rules["img-src"] == "data:" and not re.search(r"\son\w+=", re.sub(r"<script>.*?</script>", "", html))

@@ -148,7 +148,7 @@ def birds(
     train: Annotated[int, typer.Option(min=1, help="Training images per class.")] = 100,
     test: Annotated[int, typer.Option(min=1, help="Test images per class.")] = 20,
     size: Annotated[int, typer.Option(min=32, max=1024, help="Side in pixels.")] = 128,
-    seed: Annotated[int, typer.Option(help="Seed of species and poses.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of species and poses.")] = 0,
     interventions: Annotated[
         bool, typer.Option("--interventions/--no-interventions", help="Also draw test images without parts.")
     ] = True,

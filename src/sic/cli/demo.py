@@ -20,7 +20,7 @@ def demo(
         "runs/demo"
     ),
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train on the built-in birds, test on poses never seen, and explain some of the answers."""

@@ -48,7 +48,7 @@ def evaluate(
     ] = None,
     out: Annotated[Path | None, typer.Option(help=f"Write {EVALUATION} and the plots into this folder.")] = None,
     device: Device = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything drawn at random.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure accuracy and calibration, and check the explanations against what the model does."""

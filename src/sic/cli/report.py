@@ -26,7 +26,7 @@ def report(
     ] = "pdf",
     cases: Annotated[int, typer.Option(min=1, help="Right, wrong and unsure test images to explain, each.")] = 6,
     limit: Annotated[int | None, typer.Option(min=1, help="Try no more images than this, spread evenly.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything drawn at random.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write one HTML file that explains the model: how good it is, what it compares with, why it answers what."""

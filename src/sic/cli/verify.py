@@ -19,7 +19,7 @@ def verify(
     compiled: Annotated[
         bool, typer.Option("--compiled/--no-compiled", help="Include a compiled model (takes a minute).")
     ] = True,
-    seed: Annotated[int, typer.Option(help="Seed of the random pixels.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the random pixels.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure the six axioms on real images; the exit code is not 0 if one fails."""

@@ -19,10 +19,11 @@ from scipy.fft import dctn
 from scipy.ndimage import gaussian_filter, map_coordinates
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from sic.data.dataset import Progress
 from sic.data.images import Pixels, UnreadableImage, read_image
+from sic.data.loader import loader
 
 Array = NDArray[np.float32]
 
@@ -84,7 +85,7 @@ def read_fingerprints(paths: Sequence[Path], progress: Progress | None = None) -
     paths = list(dict.fromkeys(paths))
     workers = min(8, os.cpu_count() or 1) if len(paths) >= 256 else 0
     found: dict[Path, Fingerprint | str] = {}
-    for path, result in zip(paths, DataLoader(_Fingerprints(paths), batch_size=None, num_workers=workers), strict=True):
+    for path, result in zip(paths, loader(_Fingerprints(paths), workers=workers), strict=True):
         found[path] = result
         if progress is not None:
             progress(len(found), len(paths))

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from sic.data.dataset import Progress, Sample, Skipped
 from sic.data.duplicates import Fingerprint, fingerprint
 from sic.data.images import Pixels, Preprocessing, UnreadableImage, read_image
+from sic.data.loader import loader
 
 CACHE_LIMIT = 8 << 30
 """Bytes of decoded pixels up to which they are kept; larger sets are decoded again whenever they are used."""
@@ -103,9 +104,9 @@ def load_pixels(
     shapes: list[tuple[int, int, int]] = []
     written = 0
     looks = FirstLook([sample.path for sample in samples], preprocessing)
-    loader = DataLoader(looks, batch_size=None, num_workers=workers)
+    loaded = loader(looks, workers=workers)
     with cache.open("wb") as file:
-        for done, (sample, look) in enumerate(zip(samples, loader, strict=True), 1):
+        for done, (sample, look) in enumerate(zip(samples, loaded, strict=True), 1):
             if isinstance(look, str):
                 skipped.append(Skipped(sample.id, look))
             else:

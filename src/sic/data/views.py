@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from sic.data.images import Preprocessing, UnreadableImage, read_image
+from sic.data.loader import loader
 
 FEW = 256
 """Images up to which starting worker processes takes longer than decoding them."""
@@ -51,7 +52,7 @@ def view_batches(
     device: torch.device | str = "cpu",
 ) -> Iterator[Tensor]:
     """Views in batches, N×3×S×S in [0, 1]; `UnreadableImage` for a file that cannot be read."""
-    for batch in DataLoader(FileViews(paths, preprocessing), batch_size, num_workers=decoders(len(paths))):
+    for batch in loader(FileViews(paths, preprocessing), batch_size, decoders(len(paths))):
         yield batch.to(device).float() / 255
 
 
@@ -63,8 +64,7 @@ def readable_batches(
     """Views of the files that can be read, N×3×S×S in [0, 1], and for every file None or why it cannot be read."""
     data = FileViewsOrReasons(FileViews(paths, preprocessing))
     batch_size = 64 if torch.device(device).type == "cpu" else 256
-    loader = DataLoader(data, batch_size, num_workers=decoders(len(paths)), collate_fn=_apart)
-    for views, reasons in loader:
+    for views, reasons in loader(data, batch_size, decoders(len(paths)), collate_fn=_apart):
         yield (views.to(device).float() / 255 if views is not None else torch.zeros(0)), reasons
 
 
@@ -76,7 +76,7 @@ def _apart(batch: list[Tensor | str]) -> tuple[Tensor | None, list[str | None]]:
 def views_or_reasons(paths: Sequence[Path], preprocessing: Preprocessing) -> Iterator[Tensor | str]:
     """One view 3×S×S in [0, 1] after the other, on the CPU; for a file that cannot be read, the reason."""
     data = FileViewsOrReasons(FileViews(paths, preprocessing))
-    for view in DataLoader(data, batch_size=None, num_workers=decoders(len(paths))):
+    for view in loader(data, workers=decoders(len(paths))):
         yield view if isinstance(view, str) else view.float() / 255
 
 

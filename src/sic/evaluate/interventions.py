@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from sic.data.birds import LABELS, PARTS
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing, read_image
 from sic.data.layouts.funnybirds import object_counts, part_map, without_object, without_parts
+from sic.data.loader import loader
 from sic.data.views import FileViews, decoders
 from sic.evaluate.outputs import Watch, device_of, logits, nobody
 from sic.methods import Classifier, Contributions, opacity
@@ -147,9 +148,7 @@ class TestBirds:
         collected: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)
         pictures = _PartMaps(self.root, self.samples, self.preprocessing)
         done = 0
-        for images, numbers in DataLoader(
-            pictures, 8 if device.type == "cpu" else 16, num_workers=decoders(len(pictures))
-        ):
+        for images, numbers in loader(pictures, 8 if device.type == "cpu" else 16, decoders(len(pictures))):
             rows = torch.from_numpy(targets[done : done + len(images)]).to(device)
             contributions = self.classifier.explain(images.to(device).float() / 255, rows)
             for kind, maps in explained(contributions).items():

@@ -1,7 +1,9 @@
 """The report as one self-contained HTML file."""
 
 import re
+from base64 import b64encode
 from datetime import datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from sic.card import model_card
@@ -21,7 +23,9 @@ FITS = {
 
 
 def render(page: Page) -> str:
-    """The HTML file as text."""
+    """The HTML file as text. Its policy lets a browser run the one script that it comes with, and load nothing."""
+    from markupsafe import Markup
+
     made = environment("sic.report", "sic.explain")
     made.filters |= {
         "capital": lambda text: text[:1].upper() + text[1:],
@@ -33,8 +37,11 @@ def render(page: Page) -> str:
         "signed2": lambda value: "–" if value is None else points(value),
     }
     made.globals |= {"palette": PALETTE, "too_negative": TOO_MUCH_NEGATIVE}
+    script = made.get_template("script.js").render()
     return made.get_template("page.html").render(
         page=page,
+        script=Markup(script),
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         lead=_lead(page),
         contents=_contents(page),
         figures=[] if page.predictions is None else _figures(page.predictions.quality),

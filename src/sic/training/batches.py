@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
 from sic.data.labels import Targets
+from sic.data.loader import loader
 from sic.data.pixels import PixelSource
 from sic.data.transforms import Moves, TrainingTransform, evaluation_view
 from sic.training.ranks import Share
@@ -183,21 +184,20 @@ class Views(Dataset[tuple[Tensor, Tensor]]):
 
 def training_loader(batches: TrainingBatches, workers: int, epoch: int) -> DataLoader[Batch]:
     """Batches of every epoch from `epoch` on."""
-    return DataLoader(
+    return loader(
         batches,
-        batch_size=None,
+        workers=workers,
         sampler=EpochSteps(len(batches), epoch),
-        num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),
     )
 
 
 def view_loader(views: Views, workers: int, batch_size: int = 128) -> DataLoader[tuple[Tensor, Tensor]]:
-    return DataLoader(
+    return loader(
         views,
         batch_size,
-        num_workers=workers,
+        workers,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),
     )
