@@ -7,11 +7,10 @@ from fastapi.responses import PlainTextResponse, Response
 
 from sic.serve import schemas
 from sic.serve.answers import V1, Site
-from sic.serve.metrics import resident_bytes
 
 
 def add(app: FastAPI, site: Site) -> None:
-    engine, worker, metrics = site.engine, site.worker, site.metrics
+    engine = site.engine
 
     @app.get("/healthz", tags=["server"], summary="Whether the server is there")
     async def healthz() -> dict[str, str]:
@@ -19,11 +18,7 @@ def add(app: FastAPI, site: Site) -> None:
 
     @app.get("/metrics", tags=["server"], response_class=PlainTextResponse, summary="Counters for Prometheus")
     async def read_metrics() -> Response:
-        gauges = {
-            "sic_waiting": ("Requests that are worked on or wait for it.", float(worker.unfinished)),
-            "sic_resident_bytes": ("Memory of the server.", resident_bytes()),
-        }
-        return PlainTextResponse(metrics.text(gauges), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(site.metrics.text(), media_type="text/plain; version=0.0.4")
 
     @app.get(f"{V1}/model", tags=["model"], response_model=schemas.Description, summary="What the model is")
     async def model() -> dict[str, Any]:

@@ -32,7 +32,8 @@ def create_app(
 ) -> Guard:
     """`token`: what callers must present, if anything; `names`: host names the server goes by beside localhost."""
     limits = limits or Limits()
-    worker, decoder, metrics = Worker(limits), Decoder(limits), Metrics()
+    worker, decoder = Worker(limits), Decoder(limits)
+    metrics = Metrics(lambda: worker.unfinished)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

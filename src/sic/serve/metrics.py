@@ -1,56 +1,44 @@
-"""What the server has done, in Prometheus' text format. No names, no contents."""
+"""What the server has done, for Prometheus. No names, no contents."""
 
-import threading
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Seconds."""
 
+disable_created_metrics()
+
 
 class Metrics:
-    """Requests by route and status, their duration, and images seen."""
+    """Requests by route and status, their duration, images seen, and gauges."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requests: Counter[tuple[str, int]] = Counter()
-        self._durations: Counter[tuple[str, float]] = Counter()
-        self._seconds: Counter[str] = Counter()
-        self._images: Counter[str] = Counter()
+    def __init__(self, waiting: Callable[[], float]) -> None:
+        """`waiting`: gives the number of requests that are worked on or wait for it."""
+        self._registry = CollectorRegistry()
+        self._requests = Counter("sic_requests", "Requests answered.", ["route", "status"], registry=self._registry)
+        self._images = Counter("sic_images", "Images predicted or explained.", ["what"], registry=self._registry)
+        self._seconds = Histogram(
+            "sic_request_seconds", "Duration of requests.", ["route"], buckets=BUCKETS, registry=self._registry
+        )
+        Gauge("sic_waiting", "Requests that are worked on or wait for it.", registry=self._registry).set_function(
+            waiting
+        )
+        Gauge("sic_resident_bytes", "Memory of the server.", registry=self._registry).set_function(resident_bytes)
 
     def request(self, route: str, status: int, seconds: float) -> None:
-        with self._lock:
-            self._requests[route, status] += 1
-            self._seconds[route] += seconds  # type: ignore[assignment]
-            for bucket in (*BUCKETS, float("inf")):
-                if seconds <= bucket:
-                    self._durations[route, bucket] += 1
+        """Count a request that was answered."""
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
 
     def images(self, what: str, number: int) -> None:
-        with self._lock:
-            self._images[what] += number
+        """Count images that were predicted or explained."""
+        self._images.labels(what).inc(number)
 
-    def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
-        """`gauges`: name → (help, value now)."""
-        lines = ["# HELP sic_requests_total Requests answered.", "# TYPE sic_requests_total counter"]
-        with self._lock:
-            for (route, status), number in sorted(self._requests.items()):
-                lines.append(f'sic_requests_total{{route="{route}",status="{status}"}} {number}')
-            lines += ["# HELP sic_images_total Images predicted or explained.", "# TYPE sic_images_total counter"]
-            lines += [f'sic_images_total{{what="{what}"}} {number}' for what, number in sorted(self._images.items())]
-            lines += ["# HELP sic_request_seconds Duration of requests.", "# TYPE sic_request_seconds histogram"]
-            for route in sorted(self._seconds):
-                for bucket in BUCKETS:
-                    count = self._durations[route, bucket]
-                    lines.append(f'sic_request_seconds_bucket{{route="{route}",le="{bucket:g}"}} {count}')
-                count = self._durations[route, float("inf")]
-                lines.append(f'sic_request_seconds_bucket{{route="{route}",le="+Inf"}} {count}')
-                lines.append(f'sic_request_seconds_sum{{route="{route}"}} {self._seconds[route]:.6f}')
-                lines.append(f'sic_request_seconds_count{{route="{route}"}} {count}')
-        for name, (help_text, value) in gauges.items():
-            lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge", f"{name} {value:g}"]
-        return "\n".join(lines) + "\n"
+    def text(self) -> str:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry).decode()
 
 
 def resident_bytes() -> float:
