@@ -1,4 +1,4 @@
-"""The model card: what a person should know who is handed a model directory."""
+"""The model card, which describes a model directory to people."""
 
 from typing import Any
 
@@ -14,19 +14,19 @@ model.explain("image.jpg").save("why.png")
 
 
 CASES = {"sic": "supports", "nwhead": "supports", "protopnet": "prototypes"}
-"""What methods call the training images that they reason with."""
+"""What methods call the training images that they compare with."""
 
 
 def model_card(config: dict[str, Any]) -> str:
-    """Markdown for what `config.json` holds."""
+    """The model card in Markdown, from the content of `config.json`."""
     classes, training = config["classes"], config["training"]
     number = "any number" if config["task"] == "multi" else "one"
     shown = ", ".join(classes[:20]) + (f" and {len(classes) - 20} more" if len(classes) > 20 else "")
     start = training.get("weights")
     images = config["data"].get("images", {}).get("train", "an unknown number of")
-    cut = ", each cut to the box of what it shows: it knows nothing else" if config["data"].get("roi") else ""
+    cut = ", each cropped to its bounding box" if config["data"].get("roi") else ""
     parts = [
-        "# An image classifier that can be checked" if config["method"] == "sic" else "# An image classifier",
+        "# An interpretable image classifier" if config["method"] == "sic" else "# An image classifier",
         f"{_method(config)} on a {config['form']} {config['backbone']}, "
         f"{config['preprocessing']['size']} px, trained with sic {config['versions']['sic']}.",
         f"**Classes** ({len(classes)}; an image has {number} of them): {shown}.",
@@ -41,10 +41,10 @@ def model_card(config: dict[str, Any]) -> str:
     if config["figures"]:
         parts.append("\n".join(f"- {name}: {_line(values)}" for name, values in config["figures"].items()))
     if config["method"] == "sic":
-        parts.append("An answer without a similar case (no probability reaches 0.5) is no answer.")
+        parts.append("If no class reaches a probability of 0.5, there is no similar case: do not use the prediction.")
     if config["method"] in CASES:
         parts.append(
-            "The pictures in `supports/` are copies of training images: treat them like the data that they are from."
+            "The images in `supports/` are copies of training images: treat them like the data that they come from."
         )
     parts.append(USE)
     return "\n\n".join(parts) + "\n"

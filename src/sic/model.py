@@ -24,7 +24,7 @@ from sic.explain import (
     as_rows,
     explain_answers,
     in_chunks,
-    look,
+    make_overview,
     own_contributions,
 )
 from sic.latents import Latents
@@ -346,7 +346,7 @@ class Model:
         """
         found = images if images is None or isinstance(images, Predictions) else self.predictions(images)
         own = self.support_contributions
-        return look(self.sic, self.supports, self.classes, found, own, method=method, seed=seed)
+        return make_overview(self.sic, self.supports, self.classes, found, own, method=method, seed=seed)
 
     def to(self, device: str | torch.device) -> "Model":
         self.classifier.to(device)

@@ -121,7 +121,7 @@ def test_images_that_training_held_out(model: Path, birds: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--only", "speed"], "--only knows"),
+        (["--only", "speed"], "is not a protocol"),
         (["--device", "nowhere"], "--device nowhere"),
         (["--attribution", "tea-leaves"], "--attribution tea-leaves"),
     ],

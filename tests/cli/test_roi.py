@@ -42,7 +42,7 @@ def test_a_model_of_cut_images(sic: Sic, tmp_path: Path, monkeypatch: pytest.Mon
     said = sic.json("train", data, "--out", out, *flags)
     assert said["measured_on"] == "test"
     assert json.loads((out / "config.json").read_text())["data"]["roi"] is True
-    assert "cut to the box" in (out / "README.md").read_text()
+    assert "cropped to its bounding box" in (out / "README.md").read_text()
     model = library.load(out)
     # Supports, test images and what the run can be opened with again: all are cut.
     for support in model.supports:

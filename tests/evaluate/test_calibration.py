@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
-from sic.evaluate.calibration import calibration_figures, expected_error, reliability
+from sic.evaluate.accuracy import calibration_figures, expected_error, reliability
 
 
 def answers(rows: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:

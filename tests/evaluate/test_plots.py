@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sic.evaluate.calibration import calibration_figures
+from sic.evaluate.accuracy import calibration_figures
 from sic.evaluate.compare import collect, table
 from sic.evaluate.metrics import FUNNYBIRDS
 from sic.evaluate.plots import bars, confusion, draw, radar, reliability, removal, save

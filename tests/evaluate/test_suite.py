@@ -89,7 +89,7 @@ def test_a_yes_is_50_percent_where_classes_compete(squares: ImageData) -> None:
 
 def test_names_of_protocols() -> None:
     assert chosen(None) == list(PROTOCOLS) and chosen("unfamiliar, accuracy") == ["unfamiliar", "accuracy"]
-    with pytest.raises(SicError, match="--only knows"):
+    with pytest.raises(SicError, match="is not a protocol"):
         chosen("accuracy,speed")
 
 

@@ -184,7 +184,7 @@ def hooks(model: nn.Module) -> int:
 
 def test_no_hook_stays_behind(resnet: SIC) -> None:
     neuron_contributions(resnet, photos(1), "encoder.backbone.network.3", 1)
-    with pytest.raises(SicError, match="there is no unit 10000"):
+    with pytest.raises(SicError, match="unit 10000 does not exist"):
         neuron_contributions(resnet, photos(1), "encoder.backbone.network.3", 10_000)
     assert hooks(resnet) == 0
 
@@ -192,11 +192,11 @@ def test_no_hook_stays_behind(resnet: SIC) -> None:
 def test_a_neuron_that_does_not_exist(resnet: SIC, vit: SIC) -> None:
     with pytest.raises(SicError, match="no layer called 'encoder.nowhere'"):
         neuron_contributions(resnet, photos(1), "encoder.nowhere", 0)
-    with pytest.raises(SicError, match="encoder.projection has 16 units; there is no unit 16"):
+    with pytest.raises(SicError, match="encoder.projection has 16 units; unit 16 does not exist"):
         neuron_contributions(resnet, photos(1), "encoder.projection", 16)
-    with pytest.raises(SicError, match="has 16 units; there is no unit -1"):
+    with pytest.raises(SicError, match="has 16 units; unit -1 does not exist"):
         neuron_contributions(resnet, photos(1), "encoder.backbone.network.0", -1)
-    with pytest.raises(SicError, match="has 128 units; there is no unit 128"):
+    with pytest.raises(SicError, match="has 128 units; unit 128 does not exist"):
         neuron_contributions(vit, photos(1), "encoder.backbone.network.encoder.1", 128)
 
 

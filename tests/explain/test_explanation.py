@@ -321,7 +321,7 @@ def test_no_similar_case_is_never_called_right(unsure: SIC, tmp_path: Path) -> N
     assert not explanation.similar_case
     replace(explanation, labels=[explanation.nearest], truth=explanation.nearest).save(tmp_path / "why.svg")
     text = (tmp_path / "why.svg").read_text(encoding="utf-8")
-    assert f"; the truth is {explanation.nearest}" in text and "which is right" not in text
+    assert f"; true class: {explanation.nearest}" in text and "which is correct" not in text
 
 
 def test_names_with_dollar_signs_are_only_names(sure: SIC, tmp_path: Path) -> None:
@@ -329,4 +329,4 @@ def test_names_with_dollar_signs_are_only_names(sure: SIC, tmp_path: Path) -> No
     explanation = replace(explained(sure, [1], cases), title=r"$\frac$ and $x$", labels=["a$b$"], truth="$c")
     explanation.probabilities["a$b$"] = 0.7
     explanation.save(tmp_path / "why.svg")
-    assert r"$\frac$ and $x$: a$b$ (70 %); the truth is $c" in (tmp_path / "why.svg").read_text(encoding="utf-8")
+    assert r"$\frac$ and $x$: a$b$ (70 %); true class: $c" in (tmp_path / "why.svg").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from sic.data.dataset import Sample
-from sic.explain import Overview, look, negative_share, rgba, support_contributions
+from sic.explain import Overview, make_overview, negative_share, rgba, support_contributions
 from sic.explain.latent_space import class_similarity, project, silhouette, support_similarity
 from sic.methods import SIC
 from sic.predictions import Predictions
@@ -47,7 +47,7 @@ def embedded(model: SIC) -> Predictions:
 
 @pytest.fixture(scope="module")
 def overview(model: SIC) -> Overview:
-    return look(model, supports(), NAMES, embedded(model))
+    return make_overview(model, supports(), NAMES, embedded(model))
 
 
 def bcos(x: Tensor, weight: Tensor) -> float:
@@ -144,7 +144,7 @@ def test_supports_show_what_they_are_made_of(model: SIC, overview: Overview) -> 
 
 
 def test_without_pictures_numbers_remain(model: SIC, overview: Overview) -> None:
-    bare = look(model, supports(keep_images=False), NAMES)
+    bare = make_overview(model, supports(keep_images=False), NAMES)
     assert [view.norm for view in bare.supports] == [view.norm for view in overview.supports]
     assert all(view.map is view.rgba is view.image is view.negative_mass is None for view in bare.supports)
     np.testing.assert_array_equal(bare.support_similarity, overview.support_similarity)
@@ -158,9 +158,9 @@ def test_projection_marks_supports_and_can_be_repeated(model: SIC, overview: Ove
     assert [point.support for point in points] == [*range(6), *[None] * 20]
     assert [point.id for point in points[6:]] == [sample.id for sample in embedded(model).samples]
     assert points[25].labels == (1, 2)
-    again = look(model, supports(), NAMES, embedded(model))
+    again = make_overview(model, supports(), NAMES, embedded(model))
     assert again.projection == overview.projection
-    flat = look(model, supports(), NAMES, embedded(model), method="pca")
+    flat = make_overview(model, supports(), NAMES, embedded(model), method="pca")
     assert flat.projection.method == "pca"
 
 

@@ -17,7 +17,7 @@ def sic() -> Sic:
 
 def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
     assert "must end in .html" in sic.refuse("report", tmp_path, "--out", tmp_path / "report.pdf")
-    assert "--format knows" in sic.refuse("report", tmp_path, "--format", "pdf,doc")
+    assert "is not supported" in sic.refuse("report", tmp_path, "--format", "pdf,doc")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`sic data`: looking at data, and making some."""
+"""`sic data`: check, show and create datasets."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,30 +12,30 @@ from sic.cli.console import OUT, Talker, print_json
 if TYPE_CHECKING:
     from sic.data import ImageData
 
-app = typer.Typer(help="Look at data before training on it, or make some to try things on.", no_args_is_help=True)
+app = typer.Typer(help="Check and show a dataset before training, or create one.", no_args_is_help=True)
 
 SHOWN = 40
-"""Problems, and classes, that people are shown; --json has all of them."""
+"""The most problems and classes that are printed; --json lists all of them."""
 
-Data = Annotated[str, typer.Argument(metavar="PATH", help="A folder of images, a table of them, or birds.")]
+Data = Annotated[str, typer.Argument(metavar="PATH", help="A folder of images, a table of image paths, or birds.")]
 LayoutName = Annotated[
-    str | None, typer.Option("--layout", help="How PATH is laid out, if that is not recognised rightly.")
+    str | None, typer.Option("--layout", help="The layout of PATH, if it is not recognised correctly.")
 ]
 Group = Annotated[
     str | None,
-    typer.Option("--group", help="A regular expression: what it finds in an image's path is its patient or specimen."),
+    typer.Option("--group", help="A regular expression that extracts the patient or specimen from an image's path."),
 ]
 
 Roi = Annotated[
     bool | None,
     typer.Option(
         "--roi/--no-roi",
-        help="Cut every image to its box, as the paper does with CUB-200-2011; the cut copies go to sic's cache.",
+        help="Crop every image to its bounding box, as in the paper for CUB-200-2011; the crops are cached.",
     ),
 ]
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("check")
@@ -46,7 +46,7 @@ def check(
     roi: Roi = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is there and all that is wrong with it. Exit code 1 if it cannot be trained on."""
+    """Describe a dataset and list its problems. The exit code is 1 if no model can be trained on it."""
     import sic.data
 
     with Talker() as talker:
@@ -65,7 +65,7 @@ def check(
 
 
 def _summary(data: "ImageData", stops: list[str], talker: Talker) -> dict[str, Any]:
-    """What `--json` prints. `stops`: sentences that say why nothing can be trained."""
+    """The output of `--json`. `stops`: the reasons why no model can be trained."""
     from sic.data.checks import find_problems
     from sic.data.dataset import without_supports
     from sic.data.layouts import rsna
@@ -89,7 +89,7 @@ def _summary(data: "ImageData", stops: list[str], talker: Talker) -> dict[str, A
 
 
 def _print(found: dict[str, Any], data: "ImageData") -> None:
-    """The same for people, with the number of images of every class."""
+    """Print the summary, with the number of images of every class."""
     counts = {split: Counter(label for s in samples for label in s.labels) for split, samples in data.splits.items()}
     table = Table("class", *counts, title=f"{data.root}: {data.layout}", title_justify="left")
     for label, name in list(enumerate(data.classes))[:SHOWN]:
@@ -101,7 +101,7 @@ def _print(found: dict[str, Any], data: "ImageData") -> None:
     OUT.print(table)
     several = "one or more labels" if data.task == "multi" else "one label"
     groups = f", {found['groups']} groups" if found["groups"] else ""
-    OUT.print(f"{len(data.classes)} classes, {several} an image, {found['boxes']} boxes{groups}.")
+    OUT.print(f"{len(data.classes)} classes, {several} per image, {found['boxes']} boxes{groups}.")
     for split, by_sex in found.get("sex", {}).items():
         said = "; ".join(f"{sex}: {', '.join(f'{n} {name}' for name, n in by.items())}" for sex, by in by_sex.items())
         OUT.print(f"Sex in {split}: {said}.")
@@ -116,20 +116,20 @@ def _print(found: dict[str, Any], data: "ImageData") -> None:
 @app.command("show")
 def show(
     path: Data,
-    out: Annotated[Path, typer.Option("--out", help="The picture to write.")],
+    out: Annotated[Path, typer.Option("--out", help="The image file to write.")],
     per_class: Annotated[int, typer.Option("--per-class", min=1, max=20, help="Images of each class.")] = 4,
     layout: LayoutName = None,
     roi: Roi = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw a sheet with a few training images of every class, their labels and boxes."""
+    """Draw a contact sheet with a few training images of every class, their labels and boxes."""
     import sic.data
     from sic.data.dataset import require_outside
     from sic.data.sheet import contact_sheet
     from sic.errors import SicError
 
     if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
-        raise SicError(f"--out {out} is not the name of a picture; let it end with .png.")
+        raise SicError(f"--out {out} is not an image file name; use .png.")
     with Talker() as talker:
         data = sic.data.open(path, talker.progress("preparing images"), layout=layout, roi=bool(roi))
     require_outside(out, data)
@@ -148,13 +148,13 @@ def birds(
     train: Annotated[int, typer.Option(min=1, help="Training images per class.")] = 100,
     test: Annotated[int, typer.Option(min=1, help="Test images per class.")] = 20,
     size: Annotated[int, typer.Option(min=32, max=1024, help="Side in pixels.")] = 128,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of species and poses.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed of species and poses.")] = 0,
     interventions: Annotated[
-        bool, typer.Option("--interventions/--no-interventions", help="Also draw test images without parts.")
+        bool, typer.Option("--interventions/--no-interventions", help="Also draw test images with parts removed.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Draw birds: species defined by five parts, with part maps and every part removable."""
+    """Draw a dataset of birds: species defined by five parts, with part maps and removable parts."""
     from sic.data import birds_layout
     from sic.errors import SicError
 

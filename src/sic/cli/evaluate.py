@@ -1,4 +1,4 @@
-"""`sic evaluate`: how good a model and its explanations are, by every protocol that applies."""
+"""`sic evaluate`: measure a model and its explanations with all protocols that apply."""
 
 from collections.abc import Mapping
 from json import dumps
@@ -29,29 +29,29 @@ CLASSES = 12
 """Rows of the table of classes; those with the lowest recall are shown."""
 Only = Annotated[
     str | None,
-    typer.Option(help="Some protocols: accuracy,funnybirds,localisation,faithfulness,unfamiliar. Default: all."),
+    typer.Option(help="Only these protocols: accuracy,funnybirds,localisation,faithfulness,unfamiliar."),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Look at no more images than this, in every protocol.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU where there is one.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="The most images to use in each protocol.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU if available.")]
 
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A model directory.")],
-    data: Annotated[str | None, typer.Argument(help="Labelled images; default: the model's own data.")] = None,
+    data: Annotated[str | None, typer.Argument(help="Labelled images; default: the dataset of the model.")] = None,
     only: Only = None,
     limit: Limit = None,
     strangers: Annotated[
-        Path | None, typer.Option(help="A folder of images that show none of the classes, to be refused.")
+        Path | None, typer.Option(help="A folder of unfamiliar images, which show none of the classes.")
     ] = None,
     attribution: Annotated[
-        str | None, typer.Option(help="Another way to explain, where the method has several.")
+        str | None, typer.Option(help="The attribution method, for models that support several.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help=f"Write {EVALUATION} and the plots into this folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help=f"Write {EVALUATION} and the plots to this folder.")] = None,
     device: Device = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure accuracy and calibration, and check the explanations against what the model does."""
+    """Measure accuracy and calibration, and how faithful the explanations are to the model."""
     from sic.evaluate.suite import chosen
     from sic.model import load
 
@@ -68,11 +68,11 @@ def evaluate(
         return
     show(result)
     if out is not None:
-        OUT.print(f"{out / EVALUATION} and {', '.join(path.name for path in drawn)}.")
+        OUT.print(f"Written: {out / EVALUATION}, {', '.join(path.name for path in drawn)}.")
 
 
 def pick_device(wanted: str | None) -> str:
-    """What the user says, else a GPU where there is one."""
+    """The device that the user names, else a GPU if there is one."""
     import torch
 
     from sic.directory import best_device
@@ -82,7 +82,7 @@ def pick_device(wanted: str | None) -> str:
     try:
         torch.zeros(1, device=wanted)
     except (RuntimeError, AssertionError) as error:
-        raise SicError(f"--device {wanted} cannot be used here ({str(error).splitlines()[0]}).") from None
+        raise SicError(f"--device {wanted} is not available ({str(error).splitlines()[0]}).") from None
     return wanted
 
 
@@ -90,7 +90,7 @@ def explain_with(model: "Model", attribution: str | None) -> None:
     if attribution is not None:
         change = getattr(model.classifier, "explain_with", None)
         if change is None:
-            raise SicError(f"--attribution {attribution} means nothing for {model.config.method}: it has one way.")
+            raise SicError(f"--attribution {attribution} is not available for {model.config.method}.")
         change(attribution)
 
 
@@ -104,7 +104,7 @@ def open_suite(
     talker: Talker,
     command: str,
 ) -> "Suite":
-    """The model in front of the images named, or its own; what cannot be read is said and left out."""
+    """The suite of protocols for a model and the given images, or those of its own dataset."""
     from sic.cli.files import image_files, labelled_images, warn_of_unreadable
     from sic.data.views import readable, view_batches
     from sic.evaluate.suite import Suite
@@ -119,7 +119,7 @@ def open_suite(
     if strangers is not None:
         files, _ = readable(image_files([strangers])[: limit or None])
         if not files:
-            raise SicError(f"None of the images in {strangers} can be read.")
+            raise SicError(f"No image in {strangers} can be read.")
         others[strangers.name] = view_batches(files, model.config.preprocessing)
     progress = talker.progress("predictions")
     predictions = model.predictions(images.samples, name=images.name, caution=images.caution, progress=progress)
@@ -128,7 +128,7 @@ def open_suite(
 
 
 def _write(result: dict[str, Any], classes: list[str], folder: Path) -> list[Path]:
-    """The JSON and the plots, which are returned."""
+    """Write the JSON and the plots; returns the files of the plots."""
     from sic.evaluate.plots import draw
     from sic.files import write_atomically
 

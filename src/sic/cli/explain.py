@@ -1,4 +1,4 @@
-"""`sic explain`: why the model says so."""
+"""`sic explain`: explain predictions."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 
 def explain(
     model: Annotated[Path, typer.Argument(help="A model directory.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
-    out: Annotated[Path, typer.Option(help="The figure (.png, .pdf, .svg); for several images, a folder.")] = Path(
+    images: Annotated[list[Path], typer.Argument(help="Image files or folders.")],
+    out: Annotated[Path, typer.Option(help="The figure (.png, .pdf, .svg), or a folder for several images.")] = Path(
         "why.png"
     ),
     classes: Annotated[
-        list[str] | None, typer.Option("--class", help="Explain this class instead of the answer; may be repeated.")
+        list[str] | None,
+        typer.Option("--class", help="Explain this class, not the predicted one; can be repeated."),
     ] = None,
     attribution: Annotated[
-        str | None, typer.Option(help="Another way to explain than the model's own, where its method has several.")
+        str | None, typer.Option(help="The attribution method, for models that support several.")
     ] = None,
     device: Device = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Draw and read out the explanation of the answers: contributions, evidence, supports."""
+    """Explain predictions: draw a figure and print the explanation in words."""
     from sic.cli.files import as_trained, image_files
     from sic.data.views import views_or_reasons
     from sic.explain.render import as_json
@@ -46,9 +47,9 @@ def explain(
     if not folder and out.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise SicError(f"--out {out} must end in .png, .pdf or .svg.")
     if folder and out.suffix:
-        raise SicError(f"--out must name a folder when there are {len(files)} images, not {out}.")
+        raise SicError(f"--out {out} must be a folder for {len(files)} images.")
     if out.resolve() in {file.resolve() for file in files}:
-        raise SicError(f"--out {out} is the image itself; choose another name for the figure.")
+        raise SicError(f"--out {out} would overwrite the image; choose another name.")
     (out if folder else out.parent).mkdir(parents=True, exist_ok=True)
     results = Results({"model": str(model)}, "images", json)
     failed = 0
@@ -73,7 +74,7 @@ def explain(
 
         for done, explanation in enumerate(loaded.explain_many(readable(), classes), 1):
             number, file = waiting.popleft()
-            # Images of the same name in different folders must not overwrite each other.
+            # Numbered, because images in different folders can have the same name.
             figure = out / f"{number:04d}-{file.stem}.png" if folder else out
             explanation = replace(explanation, title=file.name)
             explanation.save(figure)

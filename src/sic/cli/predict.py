@@ -1,4 +1,4 @@
-"""`sic predict`: what the model says about images."""
+"""`sic predict`: classify images."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -11,15 +11,16 @@ from sic.cli.console import OUT, Talker, print_json
 
 def predict(
     model: Annotated[Path, typer.Argument(help="A model directory.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files or folders.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Classify images: labels, probabilities, and the training images that speak for them."""
+    """Classify images: labels, probabilities and the most similar training images."""
     from rich.table import Table
 
     from sic.cli.files import as_trained, image_files
     from sic.data.images import UnreadableImage, read_image
     from sic.explain.prose import percent
+    from sic.explain.render import case_name
     from sic.model import load
     from sic.run import Run
 
@@ -43,7 +44,7 @@ def predict(
         print_json({"model": str(model), "images": results})
     else:
         table = Table()
-        for column in ("image", "answer", "probability", "most similar training image", "evidence"):
+        for column in ("image", "prediction", "probability", "most similar training image", "evidence"):
             table.add_column(column, overflow="fold")
         for result in results:
             if "error" in result:
@@ -55,7 +56,11 @@ def predict(
             shown = [result["probabilities"][name] for name in result["labels"]] or [best[1]]
             named = (result["labels"] or [best[0]])[0]
             top = next((e for e in result["evidence"] if e["label"] == named), None)
-            case = ("", "") if top is None else (f"{top['source']} ({top['label']})", f"{top['value']:.2f}")
+            case = (
+                ("", "")
+                if top is None
+                else (f"{top['source']} ({case_name(top['support'])} of {top['label']})", f"{top['value']:.2f}")
+            )
             table.add_row(result["image"], answer, ", ".join(map(percent, shown)), *case)
         OUT.print(table)
     if failed:

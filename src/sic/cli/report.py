@@ -1,4 +1,4 @@
-"""`sic report`: the whole model on one page."""
+"""`sic report`: write a report about a model as one HTML file."""
 
 import time
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 def report(
     model: Annotated[Path, typer.Argument(help="A model directory.")],
-    data: Annotated[str | None, typer.Argument(help="Labelled images to try it on; default: its own data.")] = None,
-    out: Annotated[Path, typer.Option(help="The page (.html).")] = Path("report.html"),
-    figures: Annotated[Path | None, typer.Option(help="Also draw every figure into this folder.")] = None,
+    data: Annotated[str | None, typer.Argument(help="Labelled images; default: the dataset of the model.")] = None,
+    out: Annotated[Path, typer.Option(help="The report (.html).")] = Path("report.html"),
+    figures: Annotated[Path | None, typer.Option(help="Also write all figures to this folder.")] = None,
     formats: Annotated[
-        str, typer.Option("--format", help="Of these figures: pdf, png, svg, or several by commas.")
+        str, typer.Option("--format", help="Formats of the figures: pdf, png, svg, comma-separated.")
     ] = "pdf",
-    cases: Annotated[int, typer.Option(min=1, help="Right, wrong and unsure test images to explain, each.")] = 6,
-    limit: Annotated[int | None, typer.Option(min=1, help="Try no more images than this, spread evenly.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything drawn at random.")] = 0,
+    cases: Annotated[int, typer.Option(min=1, help="Test images to explain: correct, wrong, uncertain, each.")] = 6,
+    limit: Annotated[int | None, typer.Option(min=1, help="The most test images to use, spread evenly.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write one HTML file that explains the model: how good it is, what it compares with, why it answers what."""
+    """Write a report as one HTML file: performance, explained test images, cases, similarity of classes."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise SicError(f"--out {out} must end in .html.")
     wanted = _formats(formats)
@@ -68,13 +68,13 @@ def report(
         print_json(result)
         return
     size = out.stat().st_size / 1e6
-    OUT.print(f"{out} ({size:.1f} MB): open it in a browser; it needs nothing else.")
+    OUT.print(f"{out} ({size:.1f} MB): open it in a browser.")
     if figures is not None:
         OUT.print(f"{len(drawn)} figures in {figures}.")
 
 
 def _findings(model: "Model", talker: Talker) -> "Sequence[Finding] | None":
-    """What a diagnosis of the supports finds; None where the images that they were chosen from are not at hand."""
+    """The findings of the clinic; None if the training images are not available."""
     from sic.clinic import Clinic
 
     assert model.folder is not None
@@ -90,14 +90,14 @@ def _formats(given: str) -> list[str]:
     wanted = [name.strip().lower() for name in given.split(",")]
     for name in wanted:
         if name not in ("pdf", "png", "svg"):
-            raise SicError(f"--format knows pdf, png and svg, not {name!r}.")
+            raise SicError(f"--format {name} is not supported; choose from pdf, png and svg.")
     return wanted
 
 
 def _predictions(
     model: "Model", folder: Path, data: str | None, limit: int | None, talker: Talker
 ) -> "Predictions | None":
-    """The model's answers to the images named, or to its own; None where its own are not at hand."""
+    """The predictions for the given images, or for the dataset of the model; None if that is not available."""
     from sic.cli.files import labelled_images, warn_of_unreadable
     from sic.run import Run
 
@@ -107,10 +107,10 @@ def _predictions(
     except SicError as error:
         if data is not None:
             raise
-        talker.warn(f"{error} The page is made without test images.")
+        talker.warn(f"{error} The report is written without test images.")
         return None
     images = run.held_out(opened, limit)
-    talker.say(f"Trying the model on {len(images.samples)} {images.name}.")
+    talker.say(f"Predicting {len(images.samples)} {images.name}.")
     predictions = model.predictions(
         images.samples,
         name=images.name,

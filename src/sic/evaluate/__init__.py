@@ -1,1 +1,1 @@
-"""Measuring models: one protocol per file."""
+"""Evaluation of models and their explanations: one protocol per file."""

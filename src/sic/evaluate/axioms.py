@@ -19,7 +19,7 @@ FLOAT32, FLOAT64 = 1e-4, 1e-10
 
 @dataclass
 class Axiom:
-    """One measured axiom: what was measured, the worst case, the limit."""
+    """The result of measuring one axiom: the worst value, and the limit that it must not exceed."""
 
     name: str
     statement: str
@@ -43,7 +43,8 @@ def measure(
     compiled: bool = True,
     progress: Progress | None = None,
 ) -> list[Axiom]:
-    """All six. `images`: n×3×S×S. Completeness looks at every image and class, the others at `probes` images."""
+    """Measure all six axioms on `images`, n×3×S×S: completeness on every image and class, the others on `probes`
+    images."""
     generator = torch.Generator().manual_seed(seed)
     few = images[torch.randperm(len(images), generator=generator)[:probes]]
     double = copy.deepcopy(classifier).double()
@@ -58,7 +59,7 @@ def measure(
 
 
 def _largest(errors: Tensor) -> float:
-    """The largest of them; what is not a number is the largest of all."""
+    """The largest error; NaN counts as infinite."""
     return errors.nan_to_num(nan=torch.inf).max().item()
 
 
@@ -98,7 +99,8 @@ def completeness(single: SIC, double: SIC, images: Tensor, progress: Progress | 
 
 
 def _share_apart(explained: Contributions, bias: float) -> list[float]:
-    """Of each image's highest score, the part that no pixel has: a transformer's positions; the bias does not count."""
+    """For each image's highest score, the share of the evidence that belongs to no pixel (a transformer's positional
+    code); the bias does not count."""
     best = explained.value.argmax(dim=1, keepdim=True)
     evidence = explained.value.gather(1, best) - bias
     share = (explained.constant.gather(1, best) - bias) / evidence
@@ -106,7 +108,7 @@ def _share_apart(explained: Contributions, bias: float) -> list[float]:
 
 
 def _perturbed(images: Tensor, rows: Tensor, columns: Tensor, generator: torch.Generator) -> Tensor:
-    """Copies in which the one given pixel per image has another, random colour."""
+    """Copies of the images in which one pixel each has a random colour."""
     changed = images.clone()
     index = torch.arange(len(images))
     changed[index, :, rows, columns] = torch.rand(len(images), 3, generator=generator, dtype=images.dtype).to(images)
@@ -119,7 +121,7 @@ def _random_pixels(images: Tensor, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def sensitivity(classifier: SIC, images: Tensor, generator: torch.Generator, rounds: int = 12) -> Axiom:
-    """Where changing one pixel changes a logit, that pixel has a non-zero attribution before or after the change."""
+    """If changing a pixel changes a logit, that pixel has a non-zero attribution before or after the change."""
     failures = checks = 0
     index = torch.arange(len(images))
     targets = classifier(images).argmax(dim=1)
@@ -141,7 +143,7 @@ def sensitivity(classifier: SIC, images: Tensor, generator: torch.Generator, rou
 
 
 def _explain_through(classifier: SIC, images: Tensor, targets: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Maps N×H×W of the model that applies a linear `change` to the encoded input first."""
+    """Maps N×H×W of the model with a linear `change` applied to the encoded input."""
     with explaining() as trace:
         encoded = change(encode_colours(images))
         pooled = classifier.encoder.backbone.pooled(encoded)
@@ -152,7 +154,7 @@ def _explain_through(classifier: SIC, images: Tensor, targets: Tensor, change: C
 
 
 def dummy(classifier: SIC, images: Tensor, generator: torch.Generator) -> Axiom:
-    """A pixel that the model cannot see gets nothing: hide pixels, check by perturbing that they do not matter."""
+    """Hidden pixels get no attribution; perturbing them verifies that the model does not depend on them."""
     targets = classifier(images).argmax(dim=1)
     seen = (torch.rand(images.shape[2:], generator=generator) > 0.1).to(images)
 
@@ -193,7 +195,8 @@ def linearity(classifier: SIC, images: Tensor) -> Axiom:
 
 
 def symmetry(classifier: SIC, images: Tensor, generator: torch.Generator) -> Axiom:
-    """Two pixels that the model treats alike get the same: it is shown the mean of a pair of equal pixels."""
+    """Two pixels that the model treats alike get equal attributions: the model sees the mean of a pair of equal
+    pixels."""
     targets = classifier(images).argmax(dim=1)
     (row_a, column_a), (row_b, column_b) = _random_pixels(images, generator), _random_pixels(images, generator)
     index = torch.arange(len(images))
@@ -214,7 +217,7 @@ def symmetry(classifier: SIC, images: Tensor, generator: torch.Generator) -> Axi
 
 
 def implementation_invariance(classifier: SIC, reloaded: SIC, images: Tensor, compiled: bool = True) -> Axiom:
-    """Channels-last and reloaded model give the same maps, the compiled one the logit that they add up to."""
+    """The channels-last and the reloaded model give the same maps, and the compiled model gives the same logits."""
     targets = classifier(images).argmax(dim=1)
     explained = classifier.explain(images, targets)
     reference = explained.maps
@@ -228,7 +231,7 @@ def implementation_invariance(classifier: SIC, reloaded: SIC, images: Tensor, co
     }
     worst = {name: _largest((maps - reference).abs() / scale) for name, maps in others.items()}
     if compiled:
-        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns where there is no GPU
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns if there is no GPU
         twin = copy.deepcopy(classifier)
         twin.encoder.backbone.compile(backend=_compiler())
         with torch.no_grad():
@@ -247,14 +250,14 @@ def implementation_invariance(classifier: SIC, reloaded: SIC, images: Tensor, co
 
 
 def _compiler() -> str:
-    """Inductor where the machine has a C++ compiler (or a GPU to write Triton for), else the tracing compiler."""
+    """Inductor if the machine has a C++ compiler or a GPU for Triton, else the tracing backend."""
     import shutil
 
     return "inductor" if torch.cuda.is_available() or shutil.which("g++") or shutil.which("clang++") else "aot_eager"
 
 
 def as_json(axioms: Sequence[Axiom]) -> dict[str, Any]:
-    """The keys that scripts rely on."""
+    """The axioms as JSON; scripts rely on these keys."""
     return {
         "passed": all(axiom.passed for axiom in axioms),
         "axioms": {

@@ -1,4 +1,4 @@
-"""Several methods side by side: one value per seed, their mean and spread, and who is best."""
+"""Comparison of methods: one value per seed, their mean and standard deviation, and the best method."""
 
 import csv
 import io
@@ -10,11 +10,12 @@ from typing import Any
 from sic.evaluate.metrics import METRICS, Metric, headline, metric
 
 Values = dict[str, list[float | None]]
-"""By metric: one value per seed, None where it was not measured."""
+"""By metric: one value per seed, None if it was not measured."""
 
 
 def collect(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Values]:
-    """Evaluations by method, one per seed → values by method and metric; all methods have the same metrics."""
+    """Values by method and metric, from the evaluations of each method (one per seed). All methods get the same
+    metrics."""
     figures = {method: [headline(result) for result in rows] for method, rows in results.items()}
     known = [name for rows in figures.values() for row in rows for name in row]
     names = [name for name in METRICS if name in known]
@@ -24,7 +25,7 @@ def collect(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Val
 
 @dataclass(frozen=True)
 class Cell:
-    """One method's value in one row: mean and spread (standard deviation) over the seeds that have one."""
+    """The value of one method: mean and standard deviation over the seeds that have one."""
 
     mean: float | None
     spread: float | None
@@ -36,7 +37,8 @@ class Cell:
 
 
 def cell(values: Sequence[float | None]) -> Cell:
-    """
+    """Mean and standard deviation of the values of several seeds.
+
     >>> cell([0.5, 1.5, None, 1.0])
     Cell(mean=1.0, spread=0.5, seeds=3)
     """
@@ -47,20 +49,20 @@ def cell(values: Sequence[float | None]) -> Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of all methods."""
+    """One metric for all methods."""
 
     metric: Metric
     cells: dict[str, Cell]
     best: frozenset[str]
-    """The methods with the best mean, at the digits that are shown; none where all are equal."""
+    """The methods with the best mean, after rounding; empty if all are equal."""
 
 
 SAME = ("Cor", "Con", "Cor_alpha", "Con_alpha")
-"""Names that the framework gives to SD and TS: in the JSON, but no rows of their own."""
+"""The framework's names for SD and TS: they are in the JSON but have no rows of their own."""
 
 
 def table(methods: Mapping[str, Values]) -> list[Row]:
-    """A row for each metric that at least one method has."""
+    """One row for each metric that at least one method has."""
     rows = []
     for name in next(iter(methods.values()), {}):
         if name in SAME or all(value is None for values in methods.values() for value in values[name]):
@@ -81,14 +83,14 @@ def _best(cells: Mapping[str, Cell], metric: Metric) -> frozenset[str]:
 
 
 def summary(methods: Mapping[str, Values]) -> dict[str, dict[str, dict[str, Any]]]:
-    """`mean`, `spread` and number of `seeds`, by method and metric."""
+    """The `mean`, `spread` and number of `seeds` by method and metric, for JSON."""
     return {
         method: {name: asdict(cell(values)) for name, values in metrics.items()} for method, metrics in methods.items()
     }
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Best means in bold; percentages say so in the first column."""
+    """The table in Markdown, with the best means in bold."""
     methods = list(rows[0].cells) if rows else []
     lines = [
         "| | " + " | ".join(name.replace("|", "\\|") for name in methods) + " |",
@@ -101,7 +103,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def latex(rows: Sequence[Row]) -> str:
-    """A `tabular` for `booktabs`; best means in bold."""
+    """The table as a LaTeX `tabular` for `booktabs`, with the best means in bold."""
     methods = list(rows[0].cells) if rows else []
     lines = [f"\\begin{{tabular}}{{l{'r' * len(methods)}}}", "\\toprule"]
     lines += [" & ".join(["", *map(_escaped, methods)]) + " \\\\", "\\midrule"]
@@ -124,7 +126,7 @@ SPECIAL = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
 
 
 def _escaped(text: str) -> str:
-    """Names may hold what LaTeX reads as commands."""
+    """Text with the special characters of LaTeX escaped."""
     return "".join(SPECIAL.get(letter, letter) for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""Maps against the model they explain: take away what they name, shake the image, randomise the weights."""
+"""Faithfulness of maps: remove pixels, add noise to the image, randomise the weights."""
 
 import copy
 import math
@@ -16,11 +16,11 @@ from sic.methods import Classifier
 
 STEPS = 20
 CELLS = 32
-"""Cells along a side that pixels are taken away in: single pixels here and there are noise, which says little."""
+"""Pixels are removed in cells, so many along a side; removing single pixels would only add noise."""
 SHAKE = 0.01
-"""Standard deviation of the noise that should not change an explanation; a grey level is 0.004."""
+"""Standard deviation of the noise that should not change an explanation; one grey level is 0.004."""
 SURVIVES = 0.5
-"""Mean similarity from which a map has survived that its network was randomised."""
+"""Mean similarity above which a map does not depend on the weights of its network."""
 
 
 def _batches(images: Tensor, targets: Tensor, size: int = 8) -> Iterator[tuple[Tensor, Tensor]]:
@@ -28,7 +28,7 @@ def _batches(images: Tensor, targets: Tensor, size: int = 8) -> Iterator[tuple[T
 
 
 def cell_order(maps: Tensor, cell: int) -> Tensor:
-    """N×H×W → N×H×W: the rank of each pixel's cell (cell×cell pixels), 0 for the highest sum, as a share of all."""
+    """The rank of each pixel's cell (cell×cell pixels) as a share of all, 0 for the highest sum: N×H×W → N×H×W."""
     sums = F.avg_pool2d(maps[:, None].double(), cell, ceil_mode=True, divisor_override=1)[:, 0]
     ranks = sums.flatten(1).argsort(dim=1, descending=True, stable=True).argsort(dim=1).view_as(sums) / sums[0].numel()
     wide = ranks.repeat_interleave(cell, 1).repeat_interleave(cell, 2)
@@ -36,7 +36,7 @@ def cell_order(maps: Tensor, cell: int) -> Tensor:
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Without details: averaged over a quarter of the width, twice."""
+    """The images without details: box-filtered twice over a quarter of the width."""
     reach = max(1, images.shape[-1] // 8)
     for _ in range(2):
         padded = F.pad(images, (reach,) * 4, mode="reflect")
@@ -46,8 +46,8 @@ def blurred(images: Tensor) -> Tensor:
 
 @torch.no_grad()
 def removal_curves(classifier: Classifier, start: Tensor, end: Tensor, order: Tensor, targets: Tensor) -> Tensor:
-    """2×N×(STEPS + 1) while `start` turns into `end`, cells of the lowest `order` first: is the target still the
-    answer (0 or 1), and its probability."""
+    """2×N×(STEPS + 1) while `start` turns into `end`, cells with the lowest `order` first: whether the target is
+    still predicted (0 or 1), and its probability."""
     found = []
     for share in torch.linspace(0, 1, STEPS + 1).tolist():
         logits = classifier(torch.where((order < share)[:, None], end, start))
@@ -59,13 +59,13 @@ def removal_curves(classifier: Classifier, start: Tensor, end: Tensor, order: Te
 def deletion_insertion(
     classifier: Classifier, images: Tensor, targets: Tensor, seed: int = 0, watch: Watch = nobody
 ) -> dict[str, Any]:
-    """What becomes of the answers `targets` (N) when the most contributing pixels go, or come, first?
+    """How the predictions `targets` (N) change when the strongest pixels are removed first, or restored first.
 
-    deletion: pixels become the image's mean colour; insertion: a blurred image becomes sharp again. `curve`: the share
-    of images whose answer is the same; `probability_curve`: the mean probability of that class, which can stay high
-    in a picture without anything in it where classes do not compete. `area` is the mean of a curve (deletion: the
-    lower the better), `random_` the same in random order; `beats_random`: in how many of the images the order of the
-    explanation is the better one.
+    Deletion replaces pixels by the image's mean colour; insertion restores pixels of a blurred image. `curve`: the
+    share of images with the same prediction; `probability_curve`: the mean probability of that class, which can stay
+    high on an empty image if the classes do not compete. `area`: the mean of a curve (for deletion, lower is better);
+    `random_…`: the same in random order; `beats_random`: the share of images for which the order of the explanation is
+    better than the random one.
     """
     generator = torch.Generator().manual_seed(seed)
     device = device_of(classifier)
@@ -84,7 +84,7 @@ def deletion_insertion(
 
 
 def _curve_figures(curves: Tensor, name: str) -> dict[str, Any]:
-    """Of 2 (explanation, random) × 2 (answer, probability) × N × steps."""
+    """Metrics of curves: 2 (explanation, random) × 2 (prediction, probability) × N × steps."""
     areas = torch.trapezoid(curves, dx=1 / STEPS, dim=3)
     gain = areas[0, 0] - areas[1, 0] if name == "insertion" else areas[1, 0] - areas[0, 0]
     figures: dict[str, Any] = {"beats_random": (gain > 0).double().mean().item()}
@@ -96,7 +96,7 @@ def _curve_figures(curves: Tensor, name: str) -> dict[str, Any]:
 
 
 def rank_correlations(one: Tensor, other: Tensor) -> Tensor:
-    """Spearman's ρ of N×H×W maps, N; 0 where a map is the same everywhere."""
+    """Spearman's ρ of pairs of maps N×H×W: N; 0 if a map is constant."""
     ranks = [torch.from_numpy(rankdata(maps.flatten(1).cpu().numpy(), axis=1)) for maps in (one, other)]
     centred = [r - r.mean(1, keepdim=True) for r in ranks]
     norms = centred[0].norm(dim=1) * centred[1].norm(dim=1)
@@ -104,7 +104,7 @@ def rank_correlations(one: Tensor, other: Tensor) -> Tensor:
 
 
 def structural_similarities(one: Tensor, other: Tensor) -> Tensor:
-    """SSIM of N×H×W maps, each by its own largest value, N; 0 where a map is zero everywhere."""
+    """SSIM of pairs of maps N×H×W, each divided by its largest value: N; 0 if a map is zero."""
     from torchmetrics.functional.image import structural_similarity_index_measure
 
     tops = [maps.abs().amax((1, 2), keepdim=True) for maps in (one, other)]
@@ -117,7 +117,7 @@ def structural_similarities(one: Tensor, other: Tensor) -> Tensor:
 def stability(
     classifier: Classifier, images: Tensor, targets: Tensor, repeats: int = 3, seed: int = 0, watch: Watch = nobody
 ) -> dict[str, Any]:
-    """How much maps change when noise that nobody sees (`SHAKE`) is added to the images.
+    """How much maps change when invisible noise (`SHAKE`) is added to the images.
 
     `rank_correlation` and `worst` of it; `relative_change`, ‖φ' - φ‖ / ‖φ‖; `logit_change`, |s' - s|.
     """
@@ -146,7 +146,8 @@ def stability(
 
 
 def randomised(network: nn.Module, share: float, seed: int = 0) -> nn.Module:
-    """A copy in which a share of the parameters, from the output back, is noise of the same mean and spread."""
+    """A copy of the network in which a share of the parameters, starting at the output, is random with the same mean
+    and standard deviation."""
     generator = torch.Generator().manual_seed(seed)
     twin = copy.deepcopy(network)
     parameters = list(twin.parameters())[::-1]
@@ -161,9 +162,9 @@ def randomised(network: nn.Module, share: float, seed: int = 0) -> nn.Module:
 def randomisation(
     classifier: Classifier, images: Tensor, targets: Tensor, seed: int = 0, watch: Watch = nobody
 ) -> dict[str, Any]:
-    """Adebayo et al.'s sanity check: maps before and after randomising the network, from the output back.
+    """The sanity check of Adebayo et al.: maps before and after randomising the network, starting at the output.
 
-    A map that looks the same when nothing is left of what was learned explains the image, not the model: it fails.
+    A map that stays the same after randomisation explains the image and not the model: it fails the check.
     """
     assert isinstance(classifier, nn.Module)
     device = device_of(classifier)

@@ -1,7 +1,7 @@
-"""The FunnyBirds protocol (Hesse et al., ICCV 2023): explanations against what the model does when parts are removed.
+"""The FunnyBirds protocol (Hesse et al., ICCV 2023): compare explanations with the effect of removing parts.
 
 Symbols: N images, C classes, P parts, T thresholds; s is the logit of an image's own class. A set of parts is a code
-(bit p: part p). `kept` (N×32×C) are the logits where only the parts of a code are left.
+(bit p: part p). `kept` (N×32×C) are the logits with only the parts of a code left.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ THRESHOLDS = np.linspace(0.01, 0.50, 80)
 NOTICEABLE = 0.05
 """Share of |s| by which a removal must lower s to matter."""
 OWN, PREDICTED, FIRST, SECOND = range(4)
-"""The classes that each image is explained for: its own, the predicted one, and the two of target sensitivity."""
+"""The classes that are explained for each image: its own, the predicted one, and the two of target sensitivity."""
 WITHOUT_ONE = [ALL ^ 1 << part for part in range(len(PARTS))]
 
 
@@ -42,7 +42,7 @@ def funnybirds(
     preprocessing: Preprocessing,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
-    """All metrics on test images with interventions: A and BI, and for each of the `KINDS` of map the others."""
+    """All FunnyBirds metrics on test images with interventions: A and BI, and the others for each map (`KINDS`)."""
     birds = TestBirds(classifier, root, samples, preprocessing, watch)
     parts: Parts = tuple(map(tuple, class_parts(root)))
     labels, predicted = birds.labels, birds.logits.argmax(1)
@@ -85,19 +85,19 @@ def funnybirds(
 
 
 def important_parts(parts: Floats, total: Floats) -> Codes:
-    """…×P importances and … sums of whole maps → …×T codes of the parts that are important at each threshold."""
+    """Codes …×T of the important parts at each threshold, from importances …×P and sums of whole maps."""
     return (important_objects(parts, total) << np.arange(parts.shape[-1])).sum(-1)
 
 
 def important_objects(importance: Floats, total: Floats) -> NDArray[np.bool_]:
-    """…×O and … → …×T×O: which exceed the threshold's share of the whole."""
+    """Which importances …×O exceed each threshold's share of the total: …×T×O."""
     return importance[..., None, :] > THRESHOLDS[:, None] * total[..., None, None]
 
 
 def at_the_best_threshold(curves: dict[str, Floats]) -> dict[str, float]:
-    """The framework's choice: the one threshold that maximises (CSDC + PC + DC)/3 + D on the same data.
+    """The metrics at the threshold that maximises (CSDC + PC + DC)/3 + D on the same data, as the framework chooses it.
 
-    `Com` is its aggregate of the two, `Com_mean` the mean of the four, as the paper's caption has it.
+    `Com` is the framework's aggregate, `Com_mean` the mean of the four, as in the paper's caption.
     """
     CSDC, PC, DC, D = (curves[name] for name in ("CSDC", "PC", "DC", "D"))
     Com = ((CSDC + PC + DC) / 3 + D) / 2
@@ -113,14 +113,14 @@ def matters(before: Floats, after: Floats) -> NDArray[np.bool_]:
 
 
 def background_independence(own: Floats, without: Sequence[Floats]) -> float:
-    """BI: the share of all background objects that do not matter. `own`: N; `without`: s without each object."""
+    """BI: the share of background objects that do not matter. `own`: s, N; `without`: s without each object."""
     found = [matters(np.full_like(after, before), after) for before, after in zip(own, without, strict=True)]
     return _mean(1 - np.concatenate(found))
 
 
 @cache
 def minimal_sufficient_sets(parts: Parts, label: int) -> tuple[int, ...]:
-    """Codes of the sets of parts that no other class shares with `label` and that have no smaller such subset."""
+    """Codes of the minimal sets of parts that distinguish `label` from every other class."""
     shared = {_shared(parts[label], other) for number, other in enumerate(parts) if number != label}
     alone = [code for code in range(1, ALL + 1) if all(code & ~other for other in shared)]
     return tuple(code for code in alone if not any(other != code and other & code == other for other in alone))
@@ -132,7 +132,7 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def controlled_synthetic_data_check(important: Codes, labels: NDArray[np.int64], parts: Parts) -> Floats:
-    """CSDC, T: how much of the best matching minimal sufficient set is important; correctly classified images."""
+    """CSDC, T: the share of important parts in the best matching minimal sufficient set, over correct predictions."""
     scores = np.zeros(important.shape)
     for row, label in enumerate(labels.tolist()):
         for code in minimal_sufficient_sets(parts, label):
@@ -142,30 +142,30 @@ def controlled_synthetic_data_check(important: Codes, labels: NDArray[np.int64],
 
 
 def preservation_check(kept: Floats, important: Codes, predicted: NDArray[np.int64]) -> Floats:
-    """PC, T: the share of images whose answer stays when all unimportant parts are removed."""
+    """PC, T: the share of images whose prediction stays when all unimportant parts are removed."""
     return _means(_answers(kept, important) == predicted[:, None])
 
 
 def deletion_check(kept: Floats, important: Codes, predicted: NDArray[np.int64]) -> Floats:
-    """DC, T: the share of images whose answer changes when all important parts are removed."""
+    """DC, T: the share of images whose prediction changes when all important parts are removed."""
     return _means(_answers(kept, ALL ^ important) != predicted[:, None])
 
 
 def _answers(kept: Floats, codes: Codes) -> NDArray[np.int64]:
-    """N×T: the class with the highest logit where only these parts are left."""
+    """N×T: the class with the highest logit if only these parts are left."""
     chosen = kept[np.arange(len(codes))[:, None], codes]
-    assert not np.isnan(chosen).any(), "an intervention was not looked at"
+    assert not np.isnan(chosen).any(), "an intervention is missing"
     return chosen.argmax(-1)
 
 
 def distractibility(
     own: Floats, single: Floats, without: Sequence[Floats], important: Codes, objects: NDArray[np.bool_]
 ) -> Floats:
-    """D, T: 1 - the share of what is irrelevant to the model that is important to the explanation.
+    """D, T: 1 - the share of irrelevant parts and objects that the explanation marks as important.
 
-    `single`: N×P, s without each part. `without`: of each image, s without each object. `important`: N×T codes of
-    parts; `objects`: N×T×O. Irrelevant is what changes s by less than 5 % of |s|, or raises it. Images without
-    anything irrelevant are left out.
+    `single`: N×P, s without each part. `without`: for each image, s without each object. `important`: N×T codes of
+    parts; `objects`: N×T×O. A part or object is irrelevant if removing it changes s by less than
+    5 % of |s| or raises it. Images without irrelevant parts and objects do not count.
     """
     shares = []
     for row, before in enumerate(own):
@@ -181,7 +181,7 @@ def distractibility(
 def single_deletion(importance: Floats, drops: Floats) -> tuple[float, int]:
     """SD: mean of ρ/2 + ½, with ρ Spearman's between the importance of parts and the drop of s without each (N×P).
 
-    Also the number of images: those where ρ is undefined are left out.
+    Also returns the number of images; those for which ρ is undefined do not count.
     """
     ranks = np.stack([rankdata(importance, axis=1), rankdata(drops, axis=1)])
     ranks -= ranks.mean(axis=2, keepdims=True)
@@ -193,7 +193,7 @@ def single_deletion(importance: Floats, drops: Floats) -> tuple[float, int]:
 
 @dataclass(frozen=True)
 class Rivals:
-    """Two classes that share two parts each with a class, not the same ones."""
+    """Two classes that each share a pair of parts with a class; the pairs are disjoint."""
 
     classes: tuple[int, int]
     shared: tuple[int, int]
@@ -202,7 +202,7 @@ class Rivals:
 
 @cache
 def rival_classes(parts: Parts, label: int) -> Rivals | None:
-    """The first such two in the order of the classes; None where there are none."""
+    """The first two rival classes of a class, in the order of the classes; None if there are none."""
     found = [(number, _shared(parts[label], other)) for number, other in enumerate(parts) if number != label]
     two = [(number, code) for number, code in found if code.bit_count() == 2]
     for position, (first, one) in enumerate(two):
@@ -215,11 +215,11 @@ def rival_classes(parts: Parts, label: int) -> Rivals | None:
 def target_sensitivity(
     logits: Floats, kept: Floats, importance: Floats, rivals: Sequence[Rivals | None]
 ) -> tuple[float, int]:
-    """TS, and on how many images: does the explanation change with the class that is explained?
+    """TS and the number of images: does the explanation change with the explained class?
 
-    `importance`: N×2×P, of the two rival classes. It is asked where the model keeps the rivals' pairs apart: removing a
-    pair hurts the class that has it more than removing the other's. A point for each pair that is more important
-    for its own class than for the other one.
+    `importance`: N×2×P, for the two rival classes. Only images count for which the model distinguishes the pairs of the
+    rivals: removing a class's own pair lowers its logit more than removing the other pair. Each pair that is more
+    important for its own class than for the other one gives a point.
     """
     points: list[float] = []
     for row, rival in enumerate(rivals):
@@ -239,5 +239,5 @@ def _mean(values: Any) -> float:
 
 
 def _means(values: Any) -> Floats:
-    """N×T → T; NaN where there is no image."""
+    """Column means N×T → T; NaN without images."""
     return np.asarray(values, float).mean(axis=0) if len(values) else np.full(values.shape[1], np.nan)

@@ -1,4 +1,4 @@
-"""Test birds with parts or background objects taken away: what explanations say of each, and what the model does."""
+"""Test birds without some parts or background objects: their importance in explanations, and the model's logits."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ from sic.methods import Classifier, Contributions, opacity
 Floats = NDArray[np.float64]
 
 ALL = 2 ** len(PARTS) - 1
-"""The code of a set of parts has bit p for the part with the number p; this is all of them."""
+"""The code of the set of all parts. A code has bit p set if part p is in the set."""
 COLOURS = [(number, colour) for number, part in enumerate(PARTS) for colour in LABELS[part]]
 """(part, colour in the part map): two for eyes, feet and wings."""
 OBJECT, OBJECTS = 204, 50
@@ -48,8 +48,8 @@ def colour_numbers(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def importance(maps: Tensor, numbers: Tensor, objects: int) -> tuple[Tensor, Tensor]:
     """Sums of maps N×K×H×W in parts, N×K×P, and in the first `objects` background objects, N×K×O.
 
-    `numbers`: N×H×W as `colour_numbers` gives them. The mask of each colour is dilated by a 5×5 maximum; the two eyes,
-    feet and wings are dilated by themselves and add up, so that what lies between a pair counts twice.
+    `numbers`: N×H×W from `colour_numbers`. The mask of each colour is dilated by a 5×5 maximum. The two eyes,
+    feet and wings are dilated separately and summed, so pixels between them count twice.
     """
     colours = torch.arange(1, 1 + len(COLOURS) + objects, device=maps.device)
     masks = (numbers[:, None] == colours[:, None, None]).to(maps.dtype)
@@ -60,7 +60,7 @@ def importance(maps: Tensor, numbers: Tensor, objects: int) -> tuple[Tensor, Ten
 
 
 def explained(contributions: Contributions) -> dict[str, Tensor]:
-    """The maps that are scored, by their `KINDS`; a method without dynamic weights has no alpha."""
+    """The maps to score, by kind (`KINDS`); methods without dynamic weights have no alpha."""
     maps, weights = contributions.maps, contributions.weights
     if not weights.shape[-3]:
         return {"contributions": maps}
@@ -69,18 +69,18 @@ def explained(contributions: Contributions) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Importance:
-    """What explanations of K classes say of N images."""
+    """The importance of parts and objects in explanations of K classes, for N images."""
 
     parts: Floats
     """N×K×P."""
     objects: Floats
-    """N×K×O; 0 for objects that are hidden or that an image does not have."""
+    """N×K×O; 0 for objects that are hidden or missing."""
     total: Floats
     """N×K, the sum of the whole map."""
 
 
 class _PartMaps(Dataset[tuple[Tensor, Tensor]]):
-    """The view of an image and its part map (label pictures: the nearest pixel counts)."""
+    """The view of an image and its part map, which is resized with nearest-neighbour interpolation."""
 
     def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing) -> None:
         self.views = FileViews([sample.path for sample in samples], preprocessing)
@@ -95,9 +95,9 @@ class _PartMaps(Dataset[tuple[Tensor, Tensor]]):
 
 
 class TestBirds:
-    """Test images of a FunnyBirds-like folder in front of a classifier; each picture is looked at once."""
+    """The test images of a FunnyBirds folder and what a classifier predicts for them; each file is read once."""
 
-    __test__ = False  # says pytest what its name does not
+    __test__ = False  # not a test, whatever its name suggests to pytest
 
     def __init__(
         self,
@@ -113,19 +113,20 @@ class TestBirds:
         self.objects = object_counts(root, samples)
         """How many background objects each image has."""
         self.logits = self._logits("complete birds", [sample.path for sample in samples])
-        """N×C, of the complete images."""
+        """N×C, for the complete images."""
         self.kept = np.full((len(samples), ALL + 1, self.logits.shape[1]), np.nan)
-        """N×32×C: logits where only the parts of a code are left; NaN where `intervene` was not asked."""
+        """N×32×C: logits with only the parts of a code left; NaN before `intervene`."""
         self.kept[:, ALL] = self.logits
         self.without: list[Floats] = []
-        """For each image: the own class's logit without each of its background objects."""
+        """For each image: the logit of its class without each of its background objects."""
 
     def _logits(self, task: str, paths: Sequence[Path]) -> Floats:
         found = logits(self.classifier, paths, self.preprocessing, lambda *count: self.watch(task, *count))
         return found.double().numpy()
 
     def intervene(self, wanted: Iterable[tuple[int, int]]) -> None:
-        """Look at these (image, code of the parts that are left), and at all images without each of their objects."""
+        """Predict for these interventions (image, code of the parts that are left) and for all images without each of
+        their objects."""
         codes = sorted({(image, code) for image, code in wanted if code != ALL})
         things = [(image, number) for image, count in enumerate(self.objects) for number in range(count)]
         paths = [self._without_parts(image, code) for image, code in codes]
@@ -142,7 +143,7 @@ class TestBirds:
         return without_parts(self.root, self.samples[image], removed)
 
     def explain(self, targets: NDArray[np.int64]) -> dict[str, Importance]:
-        """Importances by kind, of N×K classes."""
+        """Importances by kind of map, for N×K classes."""
         device = device_of(self.classifier)
         most = max(self.objects, default=0)
         collected: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)

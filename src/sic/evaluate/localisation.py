@@ -1,4 +1,4 @@
-"""Do contributions lie where the object is? In grids of images of different classes, and in drawn boxes."""
+"""Localisation: the share of the contributions on the object, in grids of images and in bounding boxes."""
 
 import math
 from collections import defaultdict
@@ -18,13 +18,13 @@ from sic.evaluate.outputs import Watch, device_of, nobody
 from sic.methods import Classifier
 
 CONFIDENT = 0.5
-"""Probability that an image must have for its own class to be put into a grid."""
+"""Probability of its class that an image needs to be in a grid."""
 PER_CLASS = 10
-"""Of each class the most confident ones are used."""
+"""The most images per class in the grids; the most confident ones are used."""
 
 
 def cell_shares(maps: Tensor, side: int) -> Tensor:
-    """…×H×W → …×side² (row by row): the share of the positive contributions in each cell; 0 where there are none."""
+    """The share of the positive contributions in each cell of a grid, row by row: …×H×W → …×side²; 0 without any."""
     rows, columns = (
         F.one_hot(torch.arange(length, device=maps.device) * side // length, side).to(maps)
         for length in maps.shape[-2:]
@@ -34,7 +34,7 @@ def cell_shares(maps: Tensor, side: int) -> Tensor:
 
 
 def composite(cells: Tensor) -> Tensor:
-    """n²×3×S×S images as one of 3×nS×nS, row by row."""
+    """n² images, n²×3×S×S, as one grid 3×nS×nS, row by row."""
     side = math.isqrt(len(cells))
     rows = cells.unflatten(0, (side, side))
     return rows.permute(2, 0, 3, 1, 4).flatten(3, 4).flatten(1, 2)
@@ -43,7 +43,7 @@ def composite(cells: Tensor) -> Tensor:
 def draw_grids(
     samples: Sequence[Sample], probabilities: Tensor, side: int, grids: int, seed: int = 0
 ) -> list[list[int]]:
-    """Rows of n² samples (positions) of distinct classes, each confidently classified; empty if there are too few."""
+    """Lists of n² samples (indices) of distinct classes, classified with confidence; empty if there are too few."""
     pools: dict[int, list[int]] = defaultdict(list)
     best = probabilities.argmax(1).tolist()
     for position in probabilities.amax(1).argsort(descending=True).tolist():
@@ -69,10 +69,10 @@ def grid_pointing_game(
     seed: int = 0,
     watch: Watch = nobody,
 ) -> dict[str, Any] | None:
-    """The mean share of the positive contributions to a class that lies in that class's cell of an n×n grid.
+    """The mean share of the positive contributions to a class that lie in the cell of that class in an n×n grid.
 
-    The network sees the whole grid, n·S pixels wide (as Böhle et al. have it), or reduced to S where it cannot (a
-    transformer with fixed positions). None where fewer than n² classes have a confidently classified image.
+    The network sees the whole grid, n·S pixels wide (as in Böhle et al.), or reduced to S pixels if it has a fixed size
+    (a transformer with fixed positions). None if fewer than n² classes have an image classified with confidence.
     """
     chosen = draw_grids(samples, probabilities, side, grids, seed)
     if not chosen:
@@ -104,7 +104,7 @@ def grid_pointing_game(
 
 
 def _only(classifier: Classifier, view: Tensor, side: int) -> bool:
-    """Whether the network works at its own size only."""
+    """Whether the network accepts one image size only."""
     try:
         with torch.no_grad():
             classifier(view.repeat(1, 1, side, side))
@@ -116,7 +116,7 @@ def _only(classifier: Classifier, view: Tensor, side: int) -> bool:
 
 
 def box_mask(boxes: Sequence[Box], size: tuple[int, int], preprocessing: Preprocessing) -> Tensor:
-    """S×S bool: pixels of the model's view whose centre lies in one of the boxes of an image of (width, height)."""
+    """S×S bool: the pixels of the model's view whose centre is in one of the boxes of an image of (width, height)."""
     mask = torch.zeros(preprocessing.size, preprocessing.size, dtype=torch.bool)
     centres = torch.arange(preprocessing.size) + 0.5
     for box in boxes:
@@ -129,10 +129,10 @@ def box_mask(boxes: Sequence[Box], size: tuple[int, int], preprocessing: Preproc
 
 
 def pointing(maps: Tensor, masks: Tensor) -> Tensor:
-    """N×H×W maps and non-empty masks → N×3.
+    """Energy, hit and overlap of maps and non-empty masks, N×H×W → N×3.
 
-    energy: the share of the positive contributions inside. hit: 1 if the highest one is inside. overlap: of as many
-    pixels with the highest contributions as the mask has, the share inside.
+    Energy: the share of the positive contributions inside. Hit: 1 if the maximum is inside. Overlap: the share inside
+    of the strongest pixels, as many as the mask has.
     """
     flat, inside = maps.flatten(1), masks.flatten(1)
     positive = flat.clamp(min=0)
@@ -151,10 +151,10 @@ def box_pointing_game(
     found: Tensor,
     watch: Watch = nobody,
 ) -> dict[str, Any] | None:
-    """`pointing` for every class that an image shows in boxes, `all` and where the model `found` it (n×C).
+    """`pointing` for every class with boxes in an image: for `all` of them, and for those that the model `found` (n×C).
 
-    `area`: the share of the image that the boxes cover, which is what maps by chance reach. Difficult boxes are part of
-    the mask of their class. None where there are no boxes.
+    `area`: the share of the image inside the boxes, which is the result of random maps. Difficult boxes are part of the
+    mask of their class. None without boxes.
     """
     rows: list[tuple[int, int, Tensor]] = []
     for position, sample in enumerate(samples):

@@ -1,4 +1,4 @@
-"""Running a classifier over files."""
+"""Run a classifier on image files."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,15 +12,15 @@ from sic.data.views import view_batches
 from sic.methods import Classifier
 
 Watch = Callable[[str, int, int], None]
-"""Told what is being done, how many are done, and of how many."""
+"""Called with the name of a task, the number of finished items and their total."""
 
 
 def nobody(task: str, done: int, total: int) -> None:
-    """Who watches when nobody does."""
+    """A `Watch` that does nothing."""
 
 
 def device_of(classifier: Classifier) -> torch.device:
-    """Where its weights are; the CPU if it has none."""
+    """The device of the weights; the CPU if there are none."""
     weights = classifier.state_dict().values() if isinstance(classifier, nn.Module) else ()
     return next((value.device for value in weights), torch.device("cpu"))
 
@@ -32,7 +32,7 @@ def logits(
     preprocessing: Preprocessing,
     progress: Progress | None = None,
 ) -> Tensor:
-    """n×C, on the CPU; computed where the classifier is."""
+    """Logits n×C on the CPU, computed on the classifier's device."""
     device = device_of(classifier)
     result: list[Tensor] = []
     for batch in view_batches(paths, preprocessing, 64 if device.type == "cpu" else 256, device):

@@ -1,4 +1,4 @@
-"""A first check of explanations against what the model does: remove the part that contributes most."""
+"""A quick check of explanations: remove the part with the highest contribution, and see whether the logit drops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from sic.methods import Classifier
 
 @dataclass(frozen=True)
 class PartRemoval:
-    """Of all test images: how often removing the most contributing part lowers the logit of the true class."""
+    """The share of test images for which removing the strongest part lowers the logit of the true class."""
 
     lowered: float
     random_lowered: float
-    """The same for a part drawn at random: what the explanation has to beat."""
+    """The same for a random part: the baseline."""
     mean_drop: float
     random_mean_drop: float
     images: int
@@ -38,7 +38,7 @@ def part_importance(maps: Tensor, part_masks: Tensor) -> Tensor:
 
 
 def _masks(path: Path, preprocessing: Preprocessing) -> Tensor:
-    """P×S×S in the model's view; part maps are label pictures, so the nearest pixel counts."""
+    """The masks of the parts in the model's view, P×S×S, resized with nearest-neighbour interpolation."""
     found = masks(preprocessing(read_image(path), Image.Resampling.NEAREST))
     return torch.from_numpy(np.stack([found[part] for part in PARTS]))
 
@@ -46,7 +46,7 @@ def _masks(path: Path, preprocessing: Preprocessing) -> Tensor:
 def part_removal(
     classifier: Classifier, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, seed: int = 0
 ) -> PartRemoval:
-    """Measured on test images of a FunnyBirds-like folder that has interventions."""
+    """Measure on test images of a FunnyBirds folder with interventions."""
     paths = [sample.path for sample in samples]
     labels = torch.tensor([sample.labels[0] for sample in samples])
     rng = np.random.default_rng(seed)

@@ -18,7 +18,7 @@ from sic.evaluate.metrics import FUNNYBIRDS, KINDS, Metric, funnybirds_values
 BLUE, RED, GREY = "#2c6fbb", "#c23b22", "#6b6b6b"
 PALETTE = (BLUE, RED, "#3a8f4d", "#d08a1d", "#7b52ab", "#4b4b4b", "#1f9ea8", "#b0508f")
 NAMED = 30
-"""Classes up to which a confusion matrix names them."""
+"""The most classes that a confusion matrix names."""
 
 
 def draw(result: Mapping[str, Any], classes: Sequence[str], folder: Path) -> list[Path]:
@@ -38,7 +38,7 @@ def draw(result: Mapping[str, Any], classes: Sequence[str], folder: Path) -> lis
 
 def save(figure: Figure, path: Path) -> Path:
     for text in figure.findobj(Text):
-        text.set_parse_math(False)  # a dollar in a class's name is a dollar
+        text.set_parse_math(False)  # show dollar signs in class names as they are
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
@@ -53,43 +53,43 @@ def _axes(title: str, width: float = 5.4, height: float = 5.0) -> tuple[Figure, 
 
 
 def reliability(curve: Sequence[Mapping[str, Any]], error: float | None) -> Figure:
-    """Confidence against accuracy, with the number of answers below."""
+    """Accuracy against confidence, with the number of answers below."""
     figure = Figure(figsize=(5.4, 5.6), dpi=130, layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     used = [b for b in curve if b["answers"]]
-    top.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--", label="perfectly calibrated")
+    top.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--", label="perfect calibration")
     x, y = [b["confidence"] for b in used], [b["accuracy"] for b in used]
     top.plot(x, y, color=BLUE, marker="o", ms=4, lw=1.6, label="this model")
     for b in used:
         top.plot([b["confidence"]] * 2, [b["confidence"], b["accuracy"]], color=RED, lw=1, alpha=0.6)
     title = "Reliability" if error is None else f"Reliability: expected calibration error {error:.3f}"
     top.set_title(title, fontsize=12, weight="bold")
-    top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share that is right")
+    top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
     top.legend(frameon=False, fontsize=9, loc="upper left")
     width = curve[0]["high"] - curve[0]["low"]
     bottom.bar([b["low"] for b in curve], [b["answers"] for b in curve], 0.92 * width, align="edge", color=BLUE)
-    bottom.set(xlabel="probability that the model gives", ylabel="answers")
+    bottom.set(xlabel="confidence", ylabel="answers")
     for axes in (top, bottom):
         axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def confusion(counts: np.ndarray, classes: Sequence[str]) -> Figure:
-    """True classes in rows, answers in columns; each row is coloured by its own shares."""
+    """The confusion matrix: true classes in rows, predictions in columns; colours are shares of a row."""
     number = len(classes)
     side = min(3.6 + 0.3 * number, 12)
-    figure, axes = _axes("Answers by true class", side + 1.2, side)
+    figure, axes = _axes("Confusion matrix", side + 1.2, side)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     picture = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.spines[:].set_visible(False)
-    axes.set(xlabel="answer", ylabel="true class")
+    axes.set(xlabel="prediction", ylabel="true class")
     if number <= NAMED:
         axes.set_xticks(range(number), classes, rotation=90, fontsize=8)
         axes.set_yticks(range(number), classes, fontsize=8)
         for row, column in zip(*np.nonzero(counts), strict=True):
             colour = "white" if shares[row, column] > 0.5 else "#222222"
             axes.text(column, row, counts[row, column], ha="center", va="center", fontsize=7, color=colour)
-    figure.colorbar(picture, ax=axes, shrink=0.7, label="share of the true class's images")
+    figure.colorbar(picture, ax=axes, shrink=0.7, label="share of the images of the true class")
     return figure
 
 
@@ -98,7 +98,7 @@ def removal(found: Mapping[str, Any]) -> Figure:
     figure = Figure(figsize=(9, 4), dpi=130, layout="constrained")
     for axes, (name, what) in zip(
         figure.subplots(1, 2, sharey=True),
-        {"deletion": "pixels taken away", "insertion": "pixels made sharp"}.items(),
+        {"deletion": "pixels removed", "insertion": "pixels restored"}.items(),
         strict=True,
     ):
         curves = found[name]
@@ -110,14 +110,14 @@ def removal(found: Mapping[str, Any]) -> Figure:
         axes.set(xlabel=f"share of {what}", xlim=(0, 1), ylim=(0, 1.02))
         axes.legend(frameon=False, fontsize=9, loc="best")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel(f"share of {found['images']} images with the same answer")
+    figure.axes[0].set_ylabel(f"share of {found['images']} images with the same prediction")
     return figure
 
 
 def bars(rows: Sequence[Row], values: Mapping[str, Values]) -> Figure:
-    """A panel for each metric that has a better and a worse: a bar per method, its spread, a dot per seed.
+    """A panel for each metric with a better direction: a bar per method with its standard deviation, a dot per seed.
 
-    What alpha gives in FunnyBirds is left to the table.
+    The FunnyBirds metrics of alpha are in the table only.
     """
     drawn = [row for row in rows if row.metric.higher_is_better is not None and not row.metric.key.endswith("_alpha")]
     methods = list(values)

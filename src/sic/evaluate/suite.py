@@ -1,4 +1,4 @@
-"""All protocols that apply to some data, on one model."""
+"""Run all protocols that apply to a dataset on one model."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,25 +24,25 @@ from sic.run import spread
 
 PROTOCOLS = ("accuracy", "funnybirds", "localisation", "faithfulness", "unfamiliar")
 MOST = {"faithfulness": 32, "boxes": 500, "grids": 32, "strangers": 200}
-"""Images (or grids of them) that are looked at where nobody says how many."""
+"""The default number of images (or grids of images)."""
 
 
 @dataclass
 class Suite:
-    """The protocols, one method each: figures, or the reason why there are none."""
+    """The protocols, one method each; a method returns its metrics, or the reason why it does not apply."""
 
     model: Model
     data: ImageData
     predictions: Predictions
     limit: int | None = None
-    """Of all protocols: no more images than this, spread evenly."""
+    """The most images in every protocol, spread evenly."""
     strangers: Mapping[str, Iterable[Tensor]] = field(default_factory=dict)
-    """More kinds of unfamiliar images: batches by name."""
+    """Other unfamiliar images: batches by name."""
     seed: int = 0
     watch: Watch = nobody
 
     def run(self, only: Sequence[str] = PROTOCOLS) -> dict[str, Any]:
-        """Figures by protocol; `left_out` says which do not apply, and why."""
+        """Metrics by protocol; `left_out` holds the protocols that do not apply, with the reason."""
         result: dict[str, Any] = {
             "data": self.predictions.name,
             "caution": self.predictions.caution,
@@ -66,9 +66,9 @@ class Suite:
 
     def funnybirds(self) -> dict[str, Any] | str:
         if self.data.layout != "FunnyBirds" or not has_interventions(self.data.root, self.predictions.samples):
-            return "the images do not exist without each of their parts, as those of FunnyBirds do"
+            return "the dataset has no images with parts removed, as FunnyBirds has"
         if list(self.model.classes) != list(self.data.classes):
-            return "the model's classes are not all classes of the data"
+            return "the classes of the model differ from those of the dataset"
         return funnybirds(
             self.model.classifier, self.data.root, self.predictions.samples, self.model.config.preprocessing, self.watch
         )
@@ -100,7 +100,7 @@ class Suite:
         )
         if boxes is not None:
             found["boxes"] = boxes
-        return found or "there are no boxes, and too few classes of which an image is classified with confidence"
+        return found or "there are no boxes, and too few classes have an image that is classified with confidence"
 
     def faithfulness(self) -> dict[str, Any]:
         rows = spread(len(self.predictions.samples), self._most("faithfulness"))
@@ -124,7 +124,7 @@ class Suite:
 
 
 def plain(content: Any) -> Any:
-    """The same for JSON, which knows no NaN: None is what could not be measured."""
+    """The content for JSON, with None instead of NaN."""
     if isinstance(content, dict):
         return {key: plain(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -133,9 +133,9 @@ def plain(content: Any) -> Any:
 
 
 def chosen(only: str | None) -> list[str]:
-    """The protocols of a list with commas; all of them without one."""
+    """The protocols in a comma-separated list; all of them for None."""
     names = list(PROTOCOLS) if only is None else [name.strip() for name in only.split(",")]
     for name in names:
         if name not in PROTOCOLS:
-            raise SicError(f"--only knows {', '.join(PROTOCOLS)}, not {name!r}.")
+            raise SicError(f"--only {name} is not a protocol; choose from {', '.join(PROTOCOLS)}.")
     return names

@@ -1,4 +1,5 @@
-"""Images that are none of the classes: how many does a model refuse that accepts 95 % of the familiar ones?"""
+"""Unfamiliar images, which show none of the classes: how many are rejected at a threshold that accepts 95 % of the
+familiar ones?"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -17,9 +18,9 @@ from sic.methods import Classifier
 from sic.predictions import Answers
 
 ACCEPTED = 0.95
-"""Share of familiar images that must pass."""
+"""Share of familiar images that the threshold accepts."""
 SCORES = ("probability", "logit")
-"""The highest over the classes. The same order where probabilities are sigmoids, not where they compete."""
+"""The maximum over the classes. Both give the same order for sigmoids, but not for a softmax."""
 
 
 def noise(count: int, size: int, seed: int = 0) -> Tensor:
@@ -28,7 +29,7 @@ def noise(count: int, size: int, seed: int = 0) -> Tensor:
 
 
 def blurred_noise(count: int, size: int, seed: int = 0) -> Tensor:
-    """Soft blobs of colour: noise through a Gaussian of a sixteenth of the size, stretched to [0, 1] again."""
+    """Blobs of colour: noise filtered with a Gaussian (σ = size / 16) and rescaled to [0, 1]."""
     sigma = max(size / 16, 1)
     reach = min(math.ceil(3 * sigma), size - 1)
     places = torch.arange(-reach, reach + 1).float()
@@ -41,7 +42,7 @@ def blurred_noise(count: int, size: int, seed: int = 0) -> Tensor:
 
 
 def drawn_birds(count: int, size: int, seed: int = 0) -> Tensor:
-    """Built-in birds of all kinds: strangers to every model of something else."""
+    """Images of the built-in birds."""
     rng = np.random.default_rng(seed)
     kinds = species(max(count, 1), seed)
     scenes = [sample_scene(number, kinds[number], rng) for number in range(count)]
@@ -49,17 +50,17 @@ def drawn_birds(count: int, size: int, seed: int = 0) -> Tensor:
 
 
 def best_scores(answers: Answers) -> dict[str, Tensor]:
-    """The `SCORES` of n images, n each."""
+    """The `SCORES` of n images."""
     return {"probability": answers.probabilities.amax(1), "logit": answers.logits.double().amax(1)}
 
 
 def acceptance_threshold(familiar: Tensor, accepted: float = ACCEPTED) -> float:
-    """The highest threshold that at least this share of the familiar scores reaches."""
+    """The highest threshold that accepts at least this share of the familiar scores."""
     return float(familiar.sort(descending=True).values[math.ceil(accepted * len(familiar)) - 1])
 
 
 def refusal(familiar: Tensor, strangers: Tensor) -> dict[str, float]:
-    """`flagged`: the share of strangers below the threshold; `auroc`: of telling both apart."""
+    """`flagged`: the share of unfamiliar images below the threshold; `auroc`: of separating both kinds."""
     threshold = acceptance_threshold(familiar)
     truth = np.r_[np.ones(len(familiar)), np.zeros(len(strangers))]
     return {
@@ -71,10 +72,9 @@ def refusal(familiar: Tensor, strangers: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def unfamiliar(classifier: Classifier, familiar: Answers, strangers: Mapping[str, Iterable[Tensor]]) -> dict[str, Any]:
-    """For each kind of strangers (batches of images by name) and each of the `SCORES`: `refusal`.
+    """`refusal` for each kind of unfamiliar images (batches by name) and each of the `SCORES`.
 
-    `familiar`: answers to images of the model's own classes. `no_similar_case`: the share that the model itself
-    refuses.
+    `familiar`: answers for images of the model's classes. `no_similar_case`: the share without a class at 50 %.
     """
     device = device_of(classifier)
     known = best_scores(familiar)

@@ -18,7 +18,7 @@ from sic.explain.explanation import (
     own_contributions,
 )
 from sic.explain.latent_space import ProjectionMethod
-from sic.explain.overview import Overview, look
+from sic.explain.overview import Overview, make_overview
 from sic.explain.picture import rgba
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "images_at_once",
     "in_chunks",
     "latent_contributions",
-    "look",
+    "make_overview",
     "negative_share",
     "neuron_contributions",
     "own_contributions",

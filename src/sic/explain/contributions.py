@@ -12,9 +12,9 @@ from sic.errors import SicError
 from sic.methods import SIC, Classifier, Contributions
 
 ON_CPU, ON_GPU = 16, 256
-"""The most at once: more are not faster, and results are to appear soon."""
+"""The most images in one pass: more are not faster, and delay the first results."""
 CPU_MEMORY = 2 << 30
-"""Bytes that explanations may take on the CPU; on a GPU it is half of what is free."""
+"""Bytes that explanations may use on the CPU; on a GPU, half of the free memory."""
 
 _known: WeakKeyDictionary[Classifier, dict[tuple[int, ...], int]] = WeakKeyDictionary()
 
@@ -22,10 +22,13 @@ _known: WeakKeyDictionary[Classifier, dict[tuple[int, ...], int]] = WeakKeyDicti
 def support_contributions(
     classifier: SIC, images: Tensor, supports: Sequence[int], weights: bool = True
 ) -> Contributions:
-    """What each support vector is made of: `sim(v_i, v̂_i) = ‖v_i‖` traced back to the support's own image.
+    """Support contributions: `sim(v_i, v̂_i) = ‖v_i‖`, attributed to the pixels of the support's own image.
 
-    `images`: S×3×H×W, the own images of the `supports` (indices), in the same order; as many at once as fit into
-    memory. Without `weights`, maps only.
+    Args:
+        classifier: The model.
+        images: S×3×H×W, the images of the supports.
+        supports: Their indices, in the same order.
+        weights: Whether to return the dynamic weights, too.
     """
     chunks = []
     number = images_at_once(classifier, images[0]) if len(images) > 1 else 1
@@ -47,7 +50,7 @@ def support_contributions(
 
 
 def latent_contributions(classifier: SIC, images: Tensor, units: Sequence[int]) -> Contributions:
-    """Contributions N×K to units of `f⁺`."""
+    """Contributions N×K to K units of `f⁺`."""
     columns = torch.as_tensor(units, device=images.device)
     return classifier.trace(images, lambda latents: latents[:, columns.clone()])
 
@@ -55,10 +58,10 @@ def latent_contributions(classifier: SIC, images: Tensor, units: Sequence[int]) 
 def neuron_contributions(
     classifier: SIC, images: Tensor, layer: str, unit: int, position: tuple[int, int] | None = None
 ) -> Contributions:
-    """Contributions N×1 to one neuron: `unit` of the module called `layer` (a name of `named_modules`).
+    """Contributions N×1 to one neuron: `unit` of the module `layer` (a name from `named_modules`).
 
-    For a convolutional layer `position` picks a place (row, column); without it, places are summed. For a layer of
-    tokens or vectors, `unit` is the last dimension and tokens are summed.
+    In a convolutional layer, `position` (row, column) selects a location; without it, locations are summed. In a layer
+    of tokens or vectors, `unit` indexes the last dimension and tokens are summed.
     """
     caught: list[Tensor] = []
     thread = threading.get_ident()
@@ -71,7 +74,7 @@ def neuron_contributions(
         activation = caught[0]
         channels = activation.shape[1 if activation.dim() == 4 else -1]
         if not 0 <= unit < channels:
-            raise SicError(f"{layer} has {channels} units; there is no unit {unit}.")
+            raise SicError(f"{layer} has {channels} units; unit {unit} does not exist.")
         if activation.dim() == 4:
             channel = activation[:, unit]
             picked = channel.sum(dim=(1, 2)) if position is None else channel[:, position[0], position[1]]
@@ -90,24 +93,24 @@ def neuron_contributions(
 
 
 def negative_share(maps: Tensor) -> Tensor:
-    """Share of a map's mass that is negative, …×H×W → …; in support maps a sign that T was chosen too small."""
+    """The share of the mass of maps that is negative, …×H×W → …; in support contributions a sign of a small T."""
     return maps.clamp(max=0).abs().sum(dim=(-2, -1)) / maps.abs().sum(dim=(-2, -1)).clamp_min(1e-12)
 
 
 def images_at_once(classifier: Classifier, like: Tensor, maps: int = 1) -> int:
-    """How many images such as `like`, 3×H×W, can be explained in one pass, each with so many maps."""
+    """How many images of the shape of `like`, 3×H×W, fit into memory in one pass, with this many maps each."""
     sizes = _known.setdefault(classifier, {})
     shape = tuple(like.shape)
     if shape not in sizes:
         sizes[shape] = _held(classifier, like)
     results = 8 * maps * like[0].numel() * like.element_size()  # six channels of weights, a map, a product
-    wanted = sizes[shape] * 5 // 4 + results  # gradients on their way are not among what is held
+    wanted = sizes[shape] * 5 // 4 + results  # gradients in flight are not among the saved tensors
     limit = ON_GPU if like.is_cuda else ON_CPU
     return max(1, min(limit, _memory(like.device) // wanted))
 
 
 def in_chunks(classifier: Classifier, views: Iterable[Tensor], maps: int = 1) -> Iterator[Tensor]:
-    """Views 3×H×W as batches N×3×H×W that can be explained in one pass; no more views are taken than are in one."""
+    """Group views 3×H×W into batches N×3×H×W that fit into memory; reads no further than the current batch."""
     chunk: list[Tensor] = []
     number = 0
     for view in views:
@@ -122,7 +125,7 @@ def in_chunks(classifier: Classifier, views: Iterable[Tensor], maps: int = 1) ->
 
 
 def _held(classifier: Classifier, image: Tensor) -> int:
-    """Bytes that a forward pass keeps for the backward pass of one image."""
+    """Bytes that the forward pass of one image keeps for the backward pass."""
     held: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -131,7 +134,7 @@ def _held(classifier: Classifier, image: Tensor) -> int:
 
     weights = {value.untyped_storage().data_ptr() for value in classifier.state_dict().values()}
     with explaining(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = classifier(torch.zeros_like(image)[None])  # alive until all is counted: storages are used again
+        logits = classifier(torch.zeros_like(image)[None])  # keep it until all is counted, because storages are reused
     del logits
     return sum(size for place, size in held.items() if place not in weights)
 

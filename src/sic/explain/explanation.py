@@ -1,4 +1,4 @@
-"""Everything that explains one prediction, in one place: figure and prose are drawn from it."""
+"""The explanation of one prediction; every rendering is made from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,30 +14,29 @@ from sic.supports import Support
 
 @dataclass
 class SupportCase:
-    """One support of an explained class."""
+    """One support of an explained class, with its evidence."""
 
     index: int
     support: Support
     evidence: float
-    """What it adds to the logit, `sim(f⁺, v) / T`; for the NW-Head to the probability."""
+    """What it adds to the logit, `sim(f⁺, v) / T`; for the NW-Head, to the probability."""
     evidence_map: Tensor | None
-    """H×W, contributions of the test image's pixels to this evidence; None where nobody asked for it."""
+    """H×W, contributions of the pixels to this evidence; None if not requested."""
     own: Contributions | None
-    """What the support vector is made of, on the support's own image; None where the image is not kept, and where a
-    method cannot say."""
+    """Support contributions on the support's own image; None if the image is not kept, or if the method has none."""
     image: Tensor | None
     """3×H×W."""
 
 
 @dataclass
 class ClassExplanation:
-    """Why one class has its logit."""
+    """The explanation of the logit of one class."""
 
     name: str
     logit: float
     probability: float
     contributions: Contributions
-    """Of the logit, without leading dimensions."""
+    """Contributions to the logit, without leading dimensions."""
     cases: list[SupportCase]
 
     @property
@@ -48,43 +47,43 @@ class ClassExplanation:
 
 @dataclass
 class Explanation:
-    """One image and the explained classes, the predicted ones first."""
+    """The explanation of the prediction for one image."""
 
     image: Tensor
-    """3×H×W, as the model sees it."""
+    """3×H×W, the input of the model."""
     title: str
     bias: float
     similar_case: bool
     classes: list[ClassExplanation]
     labels: list[str]
-    """The predicted classes; empty where nothing is similar and several could be."""
+    """The predicted classes; in multi-label data, empty without a similar case."""
     nearest: str
-    """The class of the highest probability."""
+    """The class with the highest probability."""
     probabilities: dict[str, float]
     truth: str | None = None
     method: str = "sic"
 
     @property
     def residual(self) -> float:
-        """Largest gap between a logit and the sum of its parts."""
+        """The largest gap between a logit and the sum of its contributions."""
         return torch.stack([explained.contributions.residual for explained in self.classes]).abs().max().item()
 
     @property
     def text(self) -> str:
-        """A plain-language reading."""
+        """The explanation in words."""
         from sic.explain.prose import read
 
         return read(self)
 
     def save(self, path: str | Path) -> None:
-        """Draw the figure to a file (PNG, PDF or SVG by its suffix)."""
+        """Write the figure to a file; the suffix gives the format (.png, .pdf or .svg)."""
         from sic.explain.figure import draw
 
         draw(self, Path(path))
 
 
 MOST = 10
-"""Cases shown of a class where there may be thousands of them."""
+"""The most cases shown per class, for methods with thousands of them."""
 
 
 def explain_classes(
@@ -109,10 +108,18 @@ def explain_answers(
     known: Mapping[int, Contributions] | None = None,
     evidence_maps: bool = False,
 ) -> list[list[ClassExplanation]]:
-    """Explain the logits of some `classes` of each image: one backward pass for the first class of all images, one for
-    the second, and so on; with `evidence_maps` also one for each case of an image.
+    """Explain the logits of some classes of each image.
 
-    `known`: support contributions by support, where the caller has them already; the others are computed.
+    This takes one backward pass for the first class of all images, one for the second, and so on.
+
+    Args:
+        classifier: The model.
+        supports: Its supports.
+        names: The names of its classes.
+        answered: The images and the model's answers.
+        classes: For each image, the indices of the classes to explain.
+        known: Support contributions that are known already, by support; the others are computed.
+        evidence_maps: Also compute the map of every case, with one more backward pass for each case of an image.
     """
     probabilities = classifier.probabilities(answered.logits)
     evidence = answered.evidence.tolist()
@@ -157,14 +164,14 @@ def explain_answers(
 
 
 def as_rows(rows: Sequence[Sequence[int]], like: Tensor) -> Tensor:
-    """Lists of different lengths as N×K; what is missing repeats the first, or is 0 where there is none."""
+    """Lists of different lengths as a tensor N×K, padded with their first element, or with 0 if they are empty."""
     longest = max(map(len, rows))
     full = [[*row, *[row[0] if row else 0] * (longest - len(row))] for row in rows]
     return torch.tensor(full, device=like.device)
 
 
 def _shown(classifier: Classifier, evidence: Sequence[float], cases: list[int]) -> list[int]:
-    """Of a class's cases all that add up, else the most influential ones."""
+    """All cases of a class if they add up to the logit, else the most influential ones."""
     return cases if classifier.complete else sorted(cases, key=lambda index: -evidence[index])[:MOST]
 
 
@@ -175,7 +182,7 @@ def _image(support: Support, like: Tensor) -> Tensor | None:
 
 
 def own_contributions(classifier: SIC, supports: Sequence[Support], indices: Sequence[int]) -> dict[int, Contributions]:
-    """Support contributions of those supports (indices) whose image is kept."""
+    """Support contributions by index, for the given supports whose image is kept."""
     shown = [index for index in indices if supports[index].image is not None]
     if not shown:
         return {}

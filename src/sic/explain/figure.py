@@ -17,7 +17,7 @@ from sic.methods import Contributions
 
 BLUE, RED, GREY, INK = "#2c6fbb", "#c23b22", "#6b6b6b", "#222222"
 COLOURS = {"start": GREY, "for": RED, "against": BLUE, "score": INK}
-"""Of bars; red and blue as in the maps."""
+"""Colours of the bars; red and blue as in the maps."""
 PANEL, TOP = 2.0, 0.55  # inches
 LEGEND = (
     "Red raises the score, blue lowers it. Colour pictures show the colours that the model responds to, "
@@ -63,21 +63,21 @@ def draw(explanation: Explanation, path: Path | BinaryIO) -> None:
         linespacing=1.35,
     )
     for text_object in figure.findobj(Text):
-        text_object.set_parse_math(False)  # a dollar in a file name is a dollar
+        text_object.set_parse_math(False)  # show dollar signs in file names as they are
     figure.savefig(path)
 
 
 def _title(explanation: Explanation) -> str:
     truth = explanation.truth
     right = explanation.similar_case and truth in explanation.labels
-    correctness = "" if truth is None else ", which is right" if right else f"; the truth is {truth}"
+    correctness = "" if truth is None else ", which is correct" if right else f"; true class: {truth}"
     names = [explained.name for explained in explanation.classes]
     shown = "" if not explanation.similar_case or names == explanation.labels else f". Shown: {' and '.join(names)}"
     return f"{explanation.title}: {answer(explanation)}{correctness}{shown}"
 
 
 def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained: ClassExplanation, top: int) -> None:
-    """The image, its two contribution pictures and the evidence bars of one class, over two rows and three columns."""
+    """The image, its two contribution pictures and the bars of one class, in two rows and three columns."""
     contributions = explained.contributions
     _picture(figure.add_subplot(grid[top, 0]), explanation.image.permute(1, 2, 0).cpu().numpy(), "The image")
     _picture(

@@ -13,38 +13,46 @@ from sic.bcos import bcos_similarity
 
 ProjectionMethod = Literal["tsne", "pca"]
 ENOUGH = 12
-"""Points that t-SNE needs to have neighbourhoods; PCA projects fewer."""
+"""The fewest points for t-SNE; PCA projects fewer points."""
 
 
 @dataclass(frozen=True)
 class Silhouette:
-    """Rousseeuw's, Euclidean as in the choice of cases: 1 well apart, 0 on the border, below 0 misplaced."""
+    """The silhouette score (Rousseeuw), with Euclidean distances as in the choice of supports.
+
+    1: well separated; 0: on the border to another class; below 0: closer to another class.
+    """
 
     overall: float
     """Mean over all latents."""
     per_class: list[float | None]
-    """Mean over a class's latents; None where it has none."""
+    """Mean over the latents of each class; None if it has none."""
 
 
 def class_similarity(
     latents: Tensor, labels: Sequence[Sequence[int]], vectors: Tensor, owners: Sequence[int], classes: int, b: float
 ) -> NDArray[np.float64]:
-    """C×C: row `r`, column `c` is the mean B-cos similarity of latents n×d of class `r` to the support vectors S×d of
-    class `c`; NaN where there is no pair. Multiply-labelled latents count for each of their classes."""
+    """Mean B-cos similarity, C×C, of latents n×d of the row's class to support vectors S×d of the column's class.
+
+    NaN if there is no pair. Latents with several labels count for each of their classes.
+    """
     similarity = bcos_similarity(latents, vectors, b).double().cpu()
     return _class_means(similarity, torch.ones_like(similarity), _membership(labels, classes), owners)
 
 
 def support_similarity(vectors: Tensor, owners: Sequence[int], classes: int, b: float) -> NDArray[np.float64]:
-    """The same among the support vectors themselves, each compared with the others: its likeness to itself is its norm
-    and says nothing. The diagonal is NaN for classes of one support."""
+    """Mean B-cos similarity, C×C, between the support vectors of two classes, without pairs of a vector with itself.
+
+    The diagonal is NaN for classes with one support.
+    """
     similarity = bcos_similarity(vectors, vectors, b).double().cpu()
     others = 1 - torch.eye(len(vectors), dtype=torch.float64)
     return _class_means(similarity, others, _membership([(owner,) for owner in owners], classes), owners)
 
 
 def silhouette(latents: NDArray[np.float32], labels: NDArray[np.intp], classes: int) -> Silhouette | None:
-    """Of latents n×d with one class each; None where it is not defined (one class only, or one latent per class)."""
+    """The silhouette score of latents n×d with one class each; None if it is undefined (one class, or one latent per
+    class)."""
     from sklearn.metrics import silhouette_samples
 
     if not 2 <= len(np.unique(labels)) < len(labels):
@@ -55,7 +63,7 @@ def silhouette(latents: NDArray[np.float32], labels: NDArray[np.intp], classes: 
 
 
 def _membership(labels: Sequence[Sequence[int]], classes: int) -> Tensor:
-    """n×C of 0 and 1."""
+    """Labels as n×C of 0 and 1."""
     result = torch.zeros(len(labels), classes, dtype=torch.float64)
     for row, own in enumerate(labels):
         result[row, list(own)] = 1
@@ -72,11 +80,11 @@ def _class_means(similarity: Tensor, counts: Tensor, rows: Tensor, owners: Seque
 def project(
     latents: NDArray[np.float32], method: ProjectionMethod, seed: int
 ) -> tuple[NDArray[np.float64], ProjectionMethod]:
-    """Places n×2 of latents n×d, and the method that was used. The same seed gives the same places."""
+    """Project latents n×d to points n×2; also returns the method that was used. Deterministic for a given seed."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    # Where all latents are one (a collapsed model), no direction is better than another.
+    # If all latents are equal (a collapsed model), there is nothing to project.
     if len(latents) < 3 or not np.ptp(latents, axis=0).any():
         return np.zeros((len(latents), 2)), "pca"
     if method == "tsne" and len(latents) >= ENOUGH:

@@ -1,4 +1,4 @@
-"""The whole model at a glance: its cases, how alike its classes are, and where its latents lie."""
+"""An overview of a model: its supports, the similarity of its classes, and a projection of its latents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,37 +27,37 @@ from sic.supports import Support
 Own = Callable[[Sequence[int]], Mapping[int, Contributions]]
 """Gives support contributions by support, of those whose image is kept."""
 CHUNK = 32
-"""Supports whose dynamic weights are held at a time."""
+"""Supports whose dynamic weights are in memory at a time."""
 DRAWN = 1500
-"""Images in a projection: more are slower to place than they are worth looking at."""
+"""The most images in a projection; more would take long to place."""
 
 
 @dataclass(frozen=True)
 class SupportView:
-    """One support and what its vector is made of. Pictures are None where the model was saved without images."""
+    """One support and its contributions. Pictures are None if the model was saved without images."""
 
     index: int
     label: int
     name: str
-    """Of its class."""
+    """The name of its class."""
     source: str
     norm: float
-    """`‖v‖`: the most that the support can be like anything of its own norm; also what its map adds up to."""
+    """`‖v‖`, which is also the sum of the map and the constant."""
     negative_mass: float | None
-    """Share of the map's mass that is negative; much of it means that the temperature was too small."""
+    """The share of the map that is negative; a large share means that the temperature was too small."""
     constant: float | None
-    """What no pixel contributes to the norm (positional codes)."""
+    """The part of the norm that belongs to no pixel (positional codes)."""
     image: NDArray[np.uint8] | None
     """S×S×3."""
     map: NDArray[np.float32] | None
-    """S×S, the raw support contribution φ: signed, not scaled."""
+    """S×S, the raw support contribution φ, signed and not scaled."""
     rgba: NDArray[np.uint8] | None
     """S×S×4, the support contribution as a colour picture."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A latent in the plane."""
+    """A projected latent."""
 
     x: float
     y: float
@@ -69,7 +69,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Projection:
-    """Latents of images and supports in the plane; distances within a crowd mean more than those between crowds."""
+    """The projected latents of images and supports. Distances between clusters mean little."""
 
     method: ProjectionMethod
     seed: int
@@ -78,22 +78,22 @@ class Projection:
 
 @dataclass(frozen=True)
 class Overview:
-    """Everything that does not depend on one image. Similarities are B-cos similarities: divided by `temperature` they
-    are evidence."""
+    """What can be said about a model without an image. Similarities are B-cos similarities; divided by `temperature`,
+    they are evidence."""
 
     classes: list[str]
     temperature: float
     bias: float
     supports: list[SupportView]
     support_similarity: NDArray[np.float64]
-    """C×C, between supports of the row's and of the column's class, never of one with itself; NaN where no pair is."""
+    """C×C, mean similarity of the supports of two classes, each compared with the others only; NaN without pairs."""
     image_similarity: NDArray[np.float64] | None
-    """C×C, of images that show the row's class to the column's supports; None without images."""
+    """C×C, mean similarity of images of the row's class to supports of the column's class; None without images."""
     support_silhouette: Silhouette | None
     image_silhouette: Silhouette | None
-    """Over images of exactly one class."""
+    """Over images with exactly one label."""
     images: int
-    """How many images were embedded."""
+    """The number of embedded images."""
     projection: Projection
 
     def of_class(self, label: int) -> list[SupportView]:
@@ -101,7 +101,7 @@ class Overview:
         return [support for support in self.supports if support.label == label]
 
     def as_json(self) -> dict[str, Any]:
-        """All numbers, no pictures; NaN becomes null."""
+        """The overview as JSON, without pictures; NaN becomes null."""
         return {
             "classes": self.classes,
             "temperature": self.temperature,
@@ -131,7 +131,7 @@ def _rows(matrix: NDArray[np.float64]) -> list[list[float | None]]:
     return [[None if np.isnan(value) else float(value) for value in row] for row in matrix]
 
 
-def look(
+def make_overview(
     classifier: SIC,
     supports: Sequence[Support],
     classes: Sequence[str],
@@ -141,9 +141,9 @@ def look(
     method: ProjectionMethod = "tsne",
     seed: int = 0,
 ) -> Overview:
-    """The overview of a model; with `predictions` for images, also how their latents lie between the supports.
+    """The overview of a model; `predictions` for images add their similarities, silhouettes and projected latents.
 
-    `own`: gives the support contributions of some supports; by default they are computed.
+    `own` returns the support contributions of some supports; by default they are computed.
     """
     own = own or (lambda indices: own_contributions(classifier, supports, indices))
     vectors = classifier.support_vectors.detach()
@@ -176,7 +176,7 @@ def look(
 
 
 def _views(classifier: SIC, supports: Sequence[Support], classes: Sequence[str], own: Own) -> list[SupportView]:
-    """In chunks: dynamic weights of all supports of a large model would not fit into memory."""
+    """All supports, in chunks, because the dynamic weights of all of them may not fit into memory."""
     norms = classifier.support_vectors.norm(dim=1).tolist()
     pictures: dict[int, tuple[float, float, NDArray[np.float32], NDArray[np.uint8]]] = {}
     kept = [index for index, support in enumerate(supports) if support.image is not None]
@@ -217,7 +217,7 @@ def _projection(
     method: ProjectionMethod,
     seed: int,
 ) -> Projection:
-    """Supports first; of many images (labels and id of each), a random selection."""
+    """The projection of the supports and the images (labels and id of each); of many images, a random sample."""
     own = [((support.label,), support.source) for support in supports]
     rows: NDArray[np.intp] = np.arange(len(images))
     if len(rows) > DRAWN:

@@ -17,9 +17,9 @@ from sic.methods import Contributions, opacity
 
 SMOOTHING = 9
 FULL_STRENGTH = 0.5
-"""Sum of contributions from which on a picture is drawn in full colour."""
+"""Sum of contributions above which a picture has full colour."""
 LONGEST = 256
-"""Pixels of the longer side of a picture inside a page."""
+"""Longer side in pixels of a picture inside a page."""
 RED_BLUE = np.array(
     [
         [5, 48, 97],
@@ -39,7 +39,7 @@ RED_BLUE = np.array(
 
 
 def alpha(weights: Tensor, maps: Tensor, smooth: bool = True) -> Tensor:
-    """Opacity N×H×W: `‖w‖` where the contribution is not negative; smoothed, by its 99.9th percentile, at most 1."""
+    """Opacity N×H×W: `‖w‖`, 0 for negative contributions, smoothed, divided by its 99.9th percentile, clipped at 1."""
     norms = weights.norm(dim=1) * (maps >= 0)
     if smooth:
         norms = F.avg_pool2d(norms[:, None], SMOOTHING, 1, SMOOTHING // 2)[:, 0]
@@ -49,7 +49,7 @@ def alpha(weights: Tensor, maps: Tensor, smooth: bool = True) -> Tensor:
 def rgba(weights: Tensor, maps: Tensor, smooth: bool = True) -> Tensor:
     """Dynamic weights N×6×H×W as colour pictures N×4×H×W in [0, 1].
 
-    Each colour and its inverse are scaled to sum to 1, which keeps their angle and makes them one colour value.
+    Each colour and its inverse are scaled to sum to 1, which keeps their angle.
     """
     positive = weights.clamp(min=0)
     colour, inverse = positive.chunk(2, dim=1)
@@ -77,14 +77,15 @@ def strength(maps: Tensor) -> float:
 
 
 def red_blue(values: NDArray[np.floating]) -> NDArray[np.float32]:
-    """… in [-1, 1] → …×3 colours in [0, 1]: blue below zero, red above."""
+    """Values in [-1, 1] as RGB colours in [0, 1], … → …×3: blue below zero, red above."""
     stops = np.linspace(-1, 1, len(RED_BLUE))
     channels = [np.interp(values, stops, channel) for channel in RED_BLUE.T / 255]
     return np.stack(channels, axis=-1).astype(np.float32)
 
 
 def signed(maps: Tensor, image: Tensor, smooth: bool = True) -> tuple[NDArray[np.float32], float]:
-    """Signed contributions H×W over a pale grey copy of the image 3×H×W: H×W×3, and where the colour scale ends."""
+    """Signed contributions H×W over a grey copy of the image 3×H×W: the picture H×W×3, and the end of the colour
+    scale."""
     drawn = smoothed(maps[None])[0] if smooth else maps
     limit = symmetric_limit(drawn) / max(strength(maps), 1e-6)
     scaled = (drawn / limit).clamp(-1, 1).float().cpu().numpy()
@@ -94,12 +95,12 @@ def signed(maps: Tensor, image: Tensor, smooth: bool = True) -> tuple[NDArray[np
 
 
 def symmetric_limit(maps: Tensor) -> float:
-    """The value at which a signed colour scale ends: the 99.5th percentile of `|φ|`."""
+    """The end of a signed colour scale: the 99.5th percentile of `|φ|`."""
     return max(maps.abs().flatten().float().quantile(0.995).item(), 1e-12)
 
 
 def smoothed(maps: Tensor, kernel: int = 5) -> Tensor:
-    """Box-smoothed maps N×H×W for drawing; the sum is kept up to the border."""
+    """Box-filtered maps N×H×W, for drawing."""
     return F.avg_pool2d(maps[:, None], kernel, 1, kernel // 2, count_include_pad=False)[:, 0]
 
 

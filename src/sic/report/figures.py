@@ -10,12 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
+from sic.evaluate.outputs import Watch
 from sic.explain import Overview
 from sic.explain.overview import SupportView
 from sic.explain.prose import percent
 from sic.explain.render import case_name
 from sic.report.classes import IN_A_TABLE, PALETTE, blue, support_colours, support_map
-from sic.report.page import Page, Watch
+from sic.report.page import Page
 
 PANEL = 1.25
 """Size of a picture in inches."""

@@ -3,7 +3,7 @@
 import base64
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from sic.evaluate.metrics import (
     funnybirds_values,
     localisation_shares,
 )
+from sic.evaluate.outputs import Watch
 from sic.explain import Overview
 from sic.model import Model
 from sic.predictions import Predictions
@@ -30,8 +31,6 @@ from sic.report.examples import Confusion, ConfusionView, ExampleView, confusion
 
 CONFUSIONS = 8
 """The most pairs of confused classes that are shown."""
-Watch = Callable[[str, int, int], None]
-"""Called with the name of a task, the number of finished items and their total."""
 
 
 @dataclass(frozen=True)

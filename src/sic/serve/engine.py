@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from sic.explain import Explanation, look
+from sic.explain import Explanation, make_overview
 from sic.explain.picture import colour_picture, png
 from sic.explain.render import float32
 from sic.methods import SIC, Contributions
@@ -134,7 +134,7 @@ class Engine:
         if self._overview is None or self._overview[0] != number:
             # Without their images, which would all be explained here: the page asks for those that it shows.
             cases = [replace(support, image=None) for support in self.model.supports]
-            found = look(self.classifier, cases, self.model.classes, known if number else None).as_json()
+            found = make_overview(self.classifier, cases, self.model.classes, known if number else None).as_json()
             self._overview = number, {**found, "supports": self.supports()}
         return {"model": self.name, **self._overview[1]}
 
