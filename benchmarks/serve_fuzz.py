@@ -144,7 +144,7 @@ def main() -> None:
 
     from sic.model import load
     from sic.serve.app import create_app
-    from sic.serve.desk import Desk
+    from sic.serve.clinic import ServedClinic
     from sic.serve.engine import Engine
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -154,7 +154,7 @@ def main() -> None:
     said = parser.parse_args()
     engine = Engine(load(said.model), said.model.name, None)
     start = time.monotonic()
-    with TestClient(create_app(engine, Desk(said.model, engine)), base_url="http://localhost") as client:
+    with TestClient(create_app(engine, ServedClinic(said.model, engine)), base_url="http://localhost") as client:
         statuses = fuzz(client, said.number, said.seed)
     print(
         json.dumps(

@@ -21,12 +21,11 @@ from sic.data.dataset import Task
 from sic.directory import Config
 from sic.model import Model, load
 from sic.serve.app import create_app
+from sic.serve.clinic import ServedClinic
 from sic.serve.connections import configuration
-from sic.serve.desk import Desk
-from sic.serve.engine import Engine
+from sic.serve.engine import Engine, TestSet
 from sic.serve.guard import Guard
 from sic.serve.limits import Limits
-from sic.serve.testset import TestSet, find
 from sic.settings import Loss
 from sic.supports import Support, select
 from tests.conftest import draw_folders
@@ -45,7 +44,7 @@ class Served:
 
     def app(self, limits: Limits | None = None, token: str | None = None, edits: bool = True) -> Guard:
         engine = Engine(self.model, "small", self.tests)
-        return create_app(engine, Desk(self.folder, engine, edits), limits, token, frozenset(["sic.example"]))
+        return create_app(engine, ServedClinic(self.folder, engine, edits), limits, token, frozenset(["sic.example"]))
 
     def client(self, limits: Limits | None = None, token: str | None = None, edits: bool = True) -> TestClient:
         return TestClient(self.app(limits, token, edits), base_url="http://localhost")
@@ -112,7 +111,7 @@ def _temperature(evidence: torch.Tensor, bias: float, loss: Loss) -> float:
 
 def reopen(folder: Path) -> Served:
     model = load(folder)
-    return Served(folder, model, find(folder, model))
+    return Served(folder, model, TestSet.find(model))
 
 
 @pytest.fixture(scope="session")

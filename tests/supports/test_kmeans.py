@@ -119,7 +119,7 @@ def test_two_centroids_do_not_end_in_the_same_image(monkeypatch: pytest.MonkeyPa
 def test_latents_that_do_not_fit_are_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = room_for(40, 16)
     assert not isinstance(kept, np.memmap)
-    monkeypatch.setattr("sic.supports.latents.IN_MEMORY", 100)
+    monkeypatch.setattr(chooser, "IN_MEMORY", 100)
     mapped = room_for(40, 16)
     assert isinstance(mapped, np.memmap) and mapped.shape == kept.shape and mapped.dtype == np.float32
     mapped[:] = kept[:] = clusters([40], 1)[0]

@@ -51,22 +51,21 @@ def serve(
 
     from sic.directory import best_device
     from sic.model import load
-    from sic.serve.desk import Desk
-    from sic.serve.engine import Engine
+    from sic.serve.clinic import ServedClinic
+    from sic.serve.engine import Engine, TestSet
     from sic.serve.limits import Limits
-    from sic.serve.testset import find
 
     limits = Limits(int(max_megabytes * 2**20), int(max_megapixels * 1e6), max_images, max_waiting, max_seconds)
     loaded = load(model, best_device())
     loaded.sic  # noqa: B018  (refuses what has no cases to look at)
     tests = None
     try:
-        tests = find(model, loaded)
+        tests = TestSet.find(loaded)
     except (SicError, OSError) as error:
         ERR.print(f"{error} The viewer shows uploaded images only.")
     engine = Engine(loaded, model.resolve().name, tests)
     names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
-    app = create_app(engine, Desk(model, engine, host in LOCAL or allow_edits), limits, token, names)
+    app = create_app(engine, ServedClinic(model, engine, host in LOCAL or allow_edits), limits, token, names)
     config = configuration(app, limits)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"

@@ -9,14 +9,10 @@ import torch
 from torch import Tensor
 
 from sic import directory
-from sic.clinic import look
 from sic.clinic.diagnostics import diagnose
-from sic.clinic.examined import Examined
+from sic.clinic.edits import Outcome, Record, class_index, compare, now, plan, standing, taken_out
+from sic.clinic.examined import Candidate, Examined, Reliance, SupportInfo
 from sic.clinic.findings import Commands, Finding
-from sic.clinic.history import Record, now, standing, taken_out
-from sic.clinic.look import Candidate, Reliance, SupportInfo
-from sic.clinic.outcome import Outcome, compare
-from sic.clinic.plan import class_index, plan
 from sic.data import UnreadableImage, read_image
 from sic.data.dataset import Progress
 from sic.errors import SicError
@@ -79,17 +75,17 @@ class Clinic:
 
     def list(self) -> Sequence[SupportInfo]:
         """All supports; the position is a support's number."""
-        return look.describe(self.examined)
+        return self.examined.describe()
 
     def candidates(self, label: str, near: int | str | None = None) -> Sequence[Candidate]:
         """Training images that show a class and nothing else, nearest to farthest: from their mean latent, or from a
         support."""
         support = None if near is None else find_support(self.examined.supports, near)
-        return look.candidates(self.examined, class_index(self.classes, label), support)
+        return self.examined.candidates(class_index(self.classes, label), support)
 
     def relying_on(self, support: int | str) -> Sequence[Reliance]:
         """Validation and test images that rely on a support (`Predictions.relying_on`), the most evidence first."""
-        return look.relying_on(self.examined, find_support(self.examined.supports, support))
+        return self.examined.relying_on(find_support(self.examined.supports, support))
 
     def history(self) -> Sequence[Record]:
         """All edits, the first one first; also those that were taken back."""

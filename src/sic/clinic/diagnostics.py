@@ -11,7 +11,6 @@ from torch import Tensor
 
 from sic.clinic.examined import Examined
 from sic.clinic.findings import Commands, Finding
-from sic.clinic.look import candidates
 from sic.clinic.pixels import background, negative_mass
 from sic.data.dataset import Progress
 
@@ -246,7 +245,7 @@ def _typicality(examined: Examined, index: int) -> float:
 
 def _exchange(examined: Examined, commands: Commands, index: int) -> str:
     """The most typical image of the class that is no support yet takes the support's place."""
-    free = [one.id for one in candidates(examined, examined.supports[index].label, None) if not one.support]
+    free = [one.id for one in examined.candidates(examined.supports[index].label) if not one.support]
     return commands.supports("replace", index, free[0]) if free else commands.supports("drop", index)
 
 

@@ -1,6 +1,8 @@
-"""A model with certain supports and the latents of its images: all that an answer about its supports needs."""
+"""A model with certain supports, and what its images say about them: who they are, who could take their place, and
+whose answers rely on them."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,6 +13,50 @@ from sic.methods import SIC
 from sic.model import Model
 from sic.predictions import Predictions
 from sic.supports import Support
+
+
+@dataclass(frozen=True)
+class SupportInfo:
+    """One support of the model as it is now."""
+
+    index: int
+    label: str
+    source: str
+    pinned: bool
+    truth: list[str] | None
+    """What the data says that its image shows; None where the image is not among the training images."""
+    evidence: float
+    """Mean evidence that it adds to the validation images of its class; 0 where there are none."""
+    strongest: int
+    """Validation images whose answer is its class and of which it is the strongest support."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A training image that may stand for a class."""
+
+    id: str
+    path: Path
+    distance: float
+    """Of its latent from the class's mean latent, or from the support that was named."""
+    support: bool
+    """Is one already."""
+
+
+@dataclass(frozen=True)
+class Reliance:
+    """An image whose answer rests on a support."""
+
+    id: str
+    path: Path
+    split: str
+    truth: list[str]
+    evidence: float
+    """What the support adds to its class's logit."""
+    share: float
+    """Of all evidence for the class."""
+    decisive: bool
+    """Without this support its class would not be the answer, or would have no similar case."""
 
 
 @dataclass(frozen=True)
@@ -62,3 +108,60 @@ class Examined:
     def names(self, sample: Sample) -> list[str]:
         """The classes that a sample shows."""
         return [self.classes[label] for label in sample.labels]
+
+    def describe(self) -> list[SupportInfo]:
+        """All supports, in their order."""
+        found = self.predictions("validation")
+        answered, evidence = found.answers, found.evidence
+        strongest = torch.zeros(len(self.supports), dtype=torch.long)
+        for label in self.labels.unique().tolist():
+            own = (self.labels == label).nonzero()[:, 0]
+            if answered[:, label].any():
+                winners = evidence[answered[:, label]][:, own].argmax(dim=1)
+                strongest[own] = winners.bincount(minlength=len(own))
+        shows = found.targets == 1
+        if self.model.config.task == "single":  # a bird that lacks parts could be any of several: it tells nothing here
+            shows &= shows.sum(dim=1, keepdim=True) == 1
+        training = {sample.id: sample for sample in self.splits["train"]}
+        result = []
+        for index, support in enumerate(self.supports):
+            mine = evidence[shows[:, support.label], index]
+            source = training.get(support.source)
+            result.append(
+                SupportInfo(
+                    index,
+                    self.classes[support.label],
+                    support.source,
+                    support.pinned,
+                    None if source is None else self.names(source),
+                    mine.mean().item() if len(mine) else 0.0,
+                    int(strongest[index]),
+                )
+            )
+        return result
+
+    def candidates(self, label: int, near: int | None = None) -> list[Candidate]:
+        """Training images that show a class and nothing else, nearest first: to their mean, or to a support."""
+        samples = [sample for sample in self.splits["train"] if sample.labels == (label,)]
+        if not samples:
+            return []
+        latents = self.latents.of([sample.id for sample in samples])
+        centre = latents.mean(dim=0) if near is None else self.vectors[near]
+        distances = (latents - centre).norm(dim=1)
+        taken = {support.source for support in self.supports if support.label == label}
+        return [
+            Candidate(samples[row].id, samples[row].path, distances[row].item(), samples[row].id in taken)
+            for row in distances.argsort(stable=True).tolist()
+        ]
+
+    def relying_on(self, support: int) -> list[Reliance]:
+        """Validation and test images that rely on a support (`Predictions.relying_on`), the most evidence first."""
+        found = []
+        for split in ("validation", "test"):
+            if not self.splits[split]:
+                continue
+            predictions = self.predictions(split)
+            for one in predictions.relying_on(support):
+                sample, truth = predictions.samples[one.row], predictions.truth(one.row)
+                found.append(Reliance(sample.id, sample.path, split, truth, one.evidence, one.share, one.decisive))
+        return sorted(found, key=lambda reliance: -reliance.evidence)

@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from sic.errors import SicError
+from sic.serve.clinic import ServedClinic
 from sic.serve.decoder import Decoder
-from sic.serve.desk import Desk
 from sic.serve.engine import Engine
 from sic.serve.limits import Limits, Refused
 from sic.serve.metrics import Metrics
@@ -25,7 +25,7 @@ class Site:
     """What the routes of one server share."""
 
     engine: Engine
-    desk: Desk
+    clinic: ServedClinic
     limits: Limits
     worker: Worker
     decoder: Decoder

@@ -23,7 +23,7 @@ EMPTY: dict[str, Any] = {"requestBody": {"content": {"application/json": {"schem
 
 
 def add(app: FastAPI, site: Site) -> None:
-    desk, worker = site.desk, site.worker
+    clinic, worker = site.clinic, site.worker
 
     async def read_edit(request: Request) -> tuple[Edit, str | None]:
         try:
@@ -34,13 +34,13 @@ def add(app: FastAPI, site: Site) -> None:
 
     @app.get(f"{V1}/clinic", tags=["clinic"], response_model=schemas.ClinicState, summary="Supports and what was done")
     async def state() -> Any:
-        return await worker.run(lambda _: desk.describe())
+        return await worker.run(lambda _: clinic.describe())
 
     @app.post(f"{V1}/clinic/open", tags=["clinic"], openapi_extra=EMPTY, summary="Begin to look at the training images")
     async def open_clinic(request: Request) -> dict[str, str]:
         await receive_json(request, site.limits)
-        desk.open()
-        return {"state": desk.state}
+        clinic.open()
+        return {"state": clinic.state}
 
     @app.get(
         f"{V1}/clinic/candidates",
@@ -52,11 +52,11 @@ def add(app: FastAPI, site: Site) -> None:
         label: Annotated[str, Query(alias="class")],
         near: Annotated[int | None, Query(description="Nearest to this support instead of to the mean.")] = None,
     ) -> Any:
-        return await worker.run(lambda _: desk.candidates(label, near))
+        return await worker.run(lambda _: clinic.candidates(label, near))
 
     @app.get(f"{V1}/clinic/image", tags=["clinic"], summary="An image of the model's data as the model sees it")
     def image(id: str) -> Response:  # not the model's work: it need not wait in line
-        return image_answer(png(site.engine.model.tensor(desk.sample(id).path)))
+        return image_answer(png(site.engine.model.tensor(clinic.sample(id).path)))
 
     @app.post(
         f"{V1}/clinic/preview",
@@ -67,7 +67,7 @@ def add(app: FastAPI, site: Site) -> None:
     )
     async def preview(request: Request) -> Any:
         edit, source = await read_edit(request)
-        return await worker.run(lambda _: desk.preview(edit, source))
+        return await worker.run(lambda _: clinic.preview(edit, source))
 
     @app.post(
         f"{V1}/clinic/apply",
@@ -78,7 +78,7 @@ def add(app: FastAPI, site: Site) -> None:
     )
     async def apply(request: Request) -> Any:
         edit, source = await read_edit(request)
-        return await worker.run(lambda _: desk.apply(edit, source))
+        return await worker.run(lambda _: clinic.apply(edit, source))
 
     @app.post(
         f"{V1}/clinic/undo",
@@ -89,4 +89,4 @@ def add(app: FastAPI, site: Site) -> None:
     )
     async def undo(request: Request) -> Any:
         await receive_json(request, site.limits)
-        return await worker.run(lambda _: desk.undo())
+        return await worker.run(lambda _: clinic.undo())

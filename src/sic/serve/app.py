@@ -8,10 +8,10 @@ from importlib import resources
 from fastapi import Depends, FastAPI
 from fastapi.responses import Response
 
-from sic.serve import api_clinic, api_images, api_server, api_supports, api_tests
+from sic.serve import api_clinic, api_images, api_model
 from sic.serve.answers import V1, Site, answer_errors
+from sic.serve.clinic import ServedClinic
 from sic.serve.decoder import Decoder
-from sic.serve.desk import Desk
 from sic.serve.engine import Engine
 from sic.serve.guard import Guard
 from sic.serve.limits import Limits, Refused
@@ -25,7 +25,7 @@ TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg":
 
 def create_app(
     engine: Engine,
-    desk: Desk,
+    clinic: ServedClinic,
     limits: Limits | None = None,
     token: str | None = None,
     names: frozenset[str] = frozenset(),
@@ -42,8 +42,8 @@ def create_app(
         decoder.close()
 
     async def current() -> None:
-        if desk.outdated:
-            await worker.run(lambda _: desk.catch_up())
+        if clinic.outdated:
+            await worker.run(lambda _: clinic.catch_up())
 
     app = FastAPI(
         dependencies=[Depends(current)],
@@ -59,8 +59,8 @@ def create_app(
     )
     answer_errors(app)
     _pages(app)
-    site = Site(engine, desk, limits, worker, decoder, metrics)
-    for room in (api_server, api_images, api_supports, api_tests, api_clinic):
+    site = Site(engine, clinic, limits, worker, decoder, metrics)
+    for room in (api_model, api_images, api_clinic):
         room.add(app, site)
     return Guard(app, token, names, metrics)
 

@@ -2,24 +2,67 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from PIL import Image
 from torch import Tensor
 
+from sic.data.dataset import Sample
 from sic.explain import Explanation, make_overview
 from sic.explain.picture import colour_picture, png
 from sic.explain.render import float32
 from sic.methods import SIC, Contributions
 from sic.model import Model
+from sic.predictions import Predictions
+from sic.run import Run
 from sic.serve.limits import Refused
-from sic.serve.testset import TestSet
 
 MOST = 8
 """Classes explained at once."""
+BATCH = 16
+"""Test images embedded at a time."""
 RELYING = 24
 """Images named as relying on a support."""
+
+
+@dataclass
+class TestSet:
+    """Test images, or else the next fairest ones, of which some are embedded."""
+
+    name: str
+    caution: str | None
+    """What keeps them from being a fair test."""
+    samples: list[Sample]
+    embedded: int = 0
+    """How many of them were looked at, from the first one on."""
+
+    @classmethod
+    def find(cls, model: Model) -> "TestSet":
+        """The test set of a model; `ImagesNotFound`, or another refusal, where its images are not at hand."""
+        assert model.folder is not None
+        run = Run(model.folder, model.config)
+        found = run.held_out(run.open())
+        return cls(found.name, found.caution, found.samples)
+
+    @property
+    def done(self) -> bool:
+        return self.embedded == len(self.samples)
+
+    def embed_more(self, model: Model) -> None:
+        """Embed the next few images."""
+        batch = self.samples[self.embedded : self.embedded + BATCH]
+        model.latents.embed(batch, keep=False)
+        self.embedded += len(batch)
+        if self.done:
+            model.latents.keep()
+
+    def predictions(self, model: Model) -> tuple[list[int], Predictions]:
+        """Positions of the embedded images, and what the model says about them."""
+        latents = model.latents
+        places = [place for place, sample in enumerate(self.samples[: self.embedded]) if sample.id in latents]
+        known = [self.samples[place] for place in places]
+        return places, model.predictions_of(known, latents.of([sample.id for sample in known]))
 
 
 class Engine:

@@ -1,8 +1,7 @@
 """Choosing, holding and editing the supports that a SIC model reasons with."""
 
 from sic.supports.edits import Action, Edit, find_support, replaced
-from sic.supports.latents import room_for
-from sic.supports.select import Selection, select, select_class, select_how
+from sic.supports.select import Selection, room_for, select, select_class, select_how
 from sic.supports.store import Support, read_supports, remove_unlisted, support_files, write_supports
 
 __all__ = [

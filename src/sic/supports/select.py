@@ -3,6 +3,7 @@
 With scikit-learn, class by class; where a GPU is given, many classes at once on it, from the same starting points.
 """
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ Candidates = Mapping[int, Sequence[int]]
 """Rows of the latents per class."""
 TIE = 1e-5
 """Of the largest distance: what is nearer by less than that is as near. Both images of a cluster of two are."""
+IN_MEMORY = 4 << 30
+"""Bytes of the latents of a training set up to which they stay in memory; more are in a file that is mapped into it."""
 AT_ONCE = 256 << 20
 """Bytes of latents that are on the device at a time."""
 
@@ -162,3 +165,11 @@ def select_how(
         picked.append(members)
         labels.append(np.full(len(members), label, dtype=np.intp))
     return Selection(np.concatenate(picked), np.concatenate(vectors), np.concatenate(labels))
+
+
+def room_for(rows: int, columns: int) -> NDArray[np.float32]:
+    """Uninitialised, rows×columns; a file behind it has no name and goes when the array does."""
+    if rows * columns * np.dtype(np.float32).itemsize <= IN_MEMORY:
+        return np.empty((rows, columns), np.float32)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, np.float32, "w+", shape=(rows, columns))

@@ -1,11 +1,11 @@
-"""What needs the images that the model was not trained on: `/api/v1/tests`, `/supports/…/relying`, `/overview`."""
+"""Routes about the server, its model and its test images: `/healthz`, `/metrics`, `/model`, `/supports`, `/tests`."""
 
 import asyncio
 import contextlib
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 
 from sic.explain.picture import png
 from sic.serve import schemas
@@ -15,12 +15,58 @@ from sic.serve.work import Check
 
 
 def add(app: FastAPI, site: Site) -> None:
+    _add_server(app, site)
+    _add_supports(app, site)
+    _add_tests(app, site)
+
+
+def _add_server(app: FastAPI, site: Site) -> None:
+    engine = site.engine
+
+    @app.get("/healthz", tags=["server"], summary="Whether the server is there")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/metrics", tags=["server"], response_class=PlainTextResponse, summary="Counters for Prometheus")
+    async def read_metrics() -> Response:
+        return PlainTextResponse(site.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @app.get(f"{V1}/model", tags=["model"], response_model=schemas.Description, summary="What the model is")
+    async def model() -> dict[str, Any]:
+        return engine.describe()
+
+
+def _add_supports(app: FastAPI, site: Site) -> None:
+    engine, worker = site.engine, site.worker
+
+    @app.get(f"{V1}/supports", tags=["model"], response_model=schemas.Supports, summary="The cases of the model")
+    async def supports() -> dict[str, Any]:
+        return {"model": engine.name, "supports": engine.supports()}
+
+    png_only: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}}, 404: {"model": schemas.Error}}
+
+    @app.get(f"{V1}/supports/{{number}}/image", tags=["model"], responses=png_only, summary="A support's image")
+    def image(number: int) -> Response:  # not the model's work: it need not wait in line
+        return image_answer(engine.support_image(number))
+
+    @app.get(f"{V1}/supports/{{number}}/picture", tags=["model"], responses=png_only, summary="What is kept of it")
+    async def picture(number: int) -> Response:
+        """The colours that the model looks for in the support's own image, strong where they count."""
+        return image_answer(await worker.run(lambda _: engine.support_picture(number)))
+
+    @app.get(f"{V1}/supports/{{number}}/map", tags=["model"], summary="The support contribution")
+    async def own_map(number: int) -> Response:
+        """Contributions of the support's own pixels: little-endian float32, row by row."""
+        return Response(await worker.run(lambda _: engine.support_map(number)), media_type="application/octet-stream")
+
+
+def _add_tests(app: FastAPI, site: Site) -> None:
     engine, worker = site.engine, site.worker
 
     tasks: set[asyncio.Task[None]] = set()
 
-    async def look() -> None:
-        """Look at all test images, a few at a time, whenever nobody waits."""
+    async def embed() -> None:
+        """Embed all test images, a few at a time, whenever nobody waits."""
         tests = engine.tests
         while tests is not None and not tests.done:
             if worker.unfinished:
@@ -29,11 +75,11 @@ def add(app: FastAPI, site: Site) -> None:
             with contextlib.suppress(Refused):
                 await worker.run(lambda _: tests.embed_more(engine.model))
 
-    def look_at_all() -> None:
+    def embed_all() -> None:
         if engine.tests is None:
             raise Refused(404, "The model's test images are not at hand.")
         if not engine.tests.done and not tasks:
-            task = asyncio.create_task(look())
+            task = asyncio.create_task(embed())
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
@@ -44,7 +90,7 @@ def add(app: FastAPI, site: Site) -> None:
         show: Annotated[Literal["all", "wrong", "unlike"], Query(description="unlike: no similar case.")] = "all",
     ) -> Any:
         """`wrong` and `unlike` look at all images, in the background: `looked_at` says how far that is."""
-        look_at_all()
+        embed_all()
         tests = engine.tests
         assert tests is not None
 
@@ -76,7 +122,7 @@ def add(app: FastAPI, site: Site) -> None:
         summary="Which test images rely on a support",
     )
     async def relying(number: int) -> Any:
-        look_at_all()
+        embed_all()
         return await worker.run(lambda _: engine.relying(number))
 
     @app.get(
@@ -88,5 +134,5 @@ def add(app: FastAPI, site: Site) -> None:
     async def overview() -> Any:
         """Test images take part as far as they have been looked at, which goes on in the background."""
         if engine.tests is not None:
-            look_at_all()
+            embed_all()
         return await worker.run(lambda _: engine.overview())

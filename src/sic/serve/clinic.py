@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from sic.clinic import Clinic, Edit, Outcome
-from sic.clinic.history import standing
+from sic.clinic.edits import standing
 from sic.data.dataset import Sample
 from sic.directory import stamp
 from sic.errors import SicError
@@ -20,7 +20,7 @@ SHOWN = 60
 """Candidates named at once."""
 
 
-class Desk:
+class ServedClinic:
     """Edits go to the model directory and to the engine, or to neither."""
 
     def __init__(self, folder: Path, engine: Engine, allowed: bool = True) -> None:

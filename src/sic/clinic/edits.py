@@ -1,15 +1,65 @@
-"""From an edit to the supports that a model would have: what is allowed, and what is refused with a sentence."""
+"""Edits of supports: which supports an edit leaves, what it does to the answers, and the record that is kept of it."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import numpy as np
 
 from sic.clinic.examined import Examined
 from sic.data.dataset import Sample
 from sic.errors import SicError
+from sic.predictions import Predictions
 from sic.run import RunImages
 from sic.supports import Edit, Support, find_support, replaced, select_class
+
+Direction = Literal["to_right", "to_wrong", "neither"]
+
+
+def now() -> str:
+    """To the second, in universal time."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass
+class Record:
+    """One edit that was made."""
+
+    action: str
+    label: str
+    """The class whose supports were edited."""
+    removed: list[str]
+    added: list[str]
+    before: dict[str, Any]
+    after: dict[str, Any]
+    """Figures on the validation images."""
+    to_right: list[str]
+    to_wrong: list[str]
+    """Validation images whose answers became right, and wrong."""
+    supports_before: list[list[Any]]
+    """The class's supports before the edit, each with whether it was pinned: what undo goes back to."""
+    forced: bool = False
+    """An image of another class was taken on purpose."""
+    when: str = field(default_factory=now)
+    undone: str | None = None
+    """When it was taken back."""
+
+
+def standing(records: Sequence[Record]) -> list[Record]:
+    """Those that were not taken back."""
+    return [record for record in records if record.undone is None]
+
+
+def taken_out(records: Sequence[Record]) -> set[tuple[str, str]]:
+    """Classes and the images that the user did not want as their supports, and has not put back since."""
+    out: set[tuple[str, str]] = set()
+    for record in standing(records):
+        if record.action in ("drop", "replace"):
+            out |= {(record.label, source) for source in record.removed}
+        out -= {(record.label, source) for source in record.added}
+    return out
 
 
 def plan(
@@ -116,3 +166,73 @@ def _selected(
     latents = np.asarray(examined.latents.of(ids), dtype=np.float32)
     rows = select_class(latents, number - lost, seed, rows_fixed)
     return [*pinned, *(Support(label, ids[row]) for row in rows.tolist() if ids[row] not in fixed)]
+
+
+@dataclass(frozen=True)
+class Flip:
+    """An image that gets another answer."""
+
+    id: str
+    truth: list[str]
+    before: list[str]
+    after: list[str]
+    direction: Direction
+    """With several labels per image: towards fewer wrong ones, or more."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Before and after an edit, on the validation images."""
+
+    labels: list[str]
+    """The classes whose supports differ."""
+    removed: list[str]
+    added: list[str]
+    before: dict[str, Any]
+    """Figures: `accuracy`, or `map` where images have several labels, and others."""
+    after: dict[str, Any]
+    flips: list[Flip]
+
+    def ids(self, direction: Direction) -> list[str]:
+        """The images that changed sides."""
+        return [flip.id for flip in self.flips if flip.direction == direction]
+
+
+def compare(before: Examined, after: Examined) -> Outcome:
+    """The same model and images with other supports."""
+    old, new = Counter(before.supports), Counter(after.supports)
+    labels = sorted({support.label for support in (old - new) + (new - old)})
+    removed, added = _sources(before.supports, after.supports), _sources(after.supports, before.supports)
+    was, now = before.predictions("validation"), after.predictions("validation")
+    return Outcome(
+        [before.classes[label] for label in labels],
+        removed,
+        added,
+        _numbers(was.quality),
+        _numbers(now.quality),
+        _flips(was, now),
+    )
+
+
+def _sources(of: Sequence[Support], without: Sequence[Support]) -> list[str]:
+    known = {(support.label, support.source) for support in without}
+    return [support.source for support in of if (support.label, support.source) not in known]
+
+
+def _numbers(figures: dict[str, Any]) -> dict[str, Any]:
+    """Without the tables."""
+    return {name: value for name, value in figures.items() if not isinstance(value, dict)}
+
+
+def _flips(before: Predictions, after: Predictions) -> list[Flip]:
+    change = (after.mistakes(after.targets) - before.mistakes(before.targets)).tolist()
+    return [
+        Flip(
+            before.samples[row].id,
+            before.truth(row),
+            before.answer(row),
+            after.answer(row),
+            "to_right" if change[row] < 0 else "to_wrong" if change[row] > 0 else "neither",
+        )
+        for row in (before.answers != after.answers).any(dim=1).nonzero()[:, 0].tolist()
+    ]
