@@ -6,6 +6,7 @@ timm all list the layers of an architecture in the order in which an image passe
 
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torchvision.models import get_model_weights
 
 from sic.backbones.download import fetch
-from sic.backbones.registry import TIMM, Load
+from sic.backbones.registry import TIMM
 from sic.errors import SicError
 from sic.settings import Form
 
@@ -99,17 +100,35 @@ def check(weights: str, backbone: str, form: Form) -> None:
         raise SicError(f"There are no weights called {weights} for a {form} {backbone}; {hint}.")
 
 
-def loader(weights: str, backbone: str, form: Form, progress: Progress | None = None) -> Load:
-    """What fills a network with `weights`: a published name or a file. Downloads it where it is not at hand."""
+@dataclass(frozen=True)
+class Weights:
+    """Tensors of a network by name, and where they came from. Calling it fills a network with them."""
+
+    state: dict[str, Tensor]
+    source: str
+
+    def __call__(self, network: nn.Module) -> None:
+        fill(network, self.state, self.source)
+
+    def classifier(self) -> tuple[Tensor, Tensor] | None:
+        """Weight C×F and bias C of the linear classifier behind the network, where there is one."""
+        for name, weight in self.state.items():
+            if _is_head(name) and name.endswith("weight") and len(_size(weight)) == 2:
+                bias = self.state.get(f"{name.removesuffix('weight')}bias")
+                flat = weight.flatten(1).float()
+                return flat, flat.new_zeros(len(flat)) if bias is None else bias.float()
+        return None
+
+
+def loader(weights: str, backbone: str, form: Form, progress: Progress | None = None) -> Weights:
+    """The `weights` of a published name or of a file. Downloads them where they are not at hand."""
     check(weights, backbone, form)
     if weights not in PUBLISHED:
-        state = read_state(Path(weights))
-        return lambda network: fill(network, state, weights)
+        return Weights(read_state(Path(weights)), weights)
     if form != "bcos" and backbone.startswith(TIMM):
         from sic.backbones.from_timm import timm_state
 
-        state = timm_state(backbone.removeprefix(TIMM))
-        return lambda network: fill(network, state, backbone)
+        return Weights(timm_state(backbone.removeprefix(TIMM)), backbone)
     if form == "bcos":
         url = f"{_RELEASE}/{_BCOS_V2[backbone, weights]}.pth"
     elif backbone in _CONVENTIONAL:
@@ -117,8 +136,7 @@ def loader(weights: str, backbone: str, form: Form, progress: Progress | None = 
     else:
         url = str(_torchvision_url(backbone))
     file = fetch(url, url.removesuffix(".pth").rpartition("-")[2], progress)
-    state = read_state(file)
-    return lambda network: fill(network, state, file.name)
+    return Weights(read_state(file), file.name)
 
 
 def _torchvision_url(backbone: str) -> str | None:

@@ -11,6 +11,7 @@ from sic.cli import (
     compare,
     data,
     demo,
+    distill,
     evaluate,
     explain,
     export,
@@ -40,6 +41,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("search")(search.search)
+app.command("distill")(distill.distill)
 app.command("predict")(predict.predict)
 app.command("explain")(explain.explain)
 app.command("verify")(verify.verify)

@@ -1,0 +1,97 @@
+"""`sic distill`: a B-cos network from a conventional one and unlabelled images."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sic.cli.console import OUT, Talker, print_json
+
+
+def distill(
+    teacher: Annotated[str, typer.Argument(help="The conventional network: a backbone's name, or timm/NAME.")],
+    images: Annotated[
+        Path, typer.Argument(help="A folder of images, with or without folders in it. No labels needed.")
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write (.safetensors); use it as --weights.")],
+    weights: Annotated[
+        str, typer.Option(help="The teacher's weights: a file, or `imagenet` for the published ones.")
+    ] = "imagenet",
+    student: Annotated[str | None, typer.Option(help="The student's architecture; default: the teacher's.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Go on from an earlier result of sic distill.")] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="Labelled images: a folder for each of the teacher's classes, in their order.")
+    ] = None,
+    crops: Annotated[
+        int | None, typer.Option("--images", min=1, help="Random crops to show in all; default: 100 of every image.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Train for so long instead.")] = None,
+    size: Annotated[int, typer.Option(min=32, help="Side of the crops in pixels.")] = 128,
+    final_size: Annotated[int, typer.Option(min=32, help="The same for the last part of the training.")] = 192,
+    final_share: Annotated[float, typer.Option(min=0, max=1, help="How large that part is.")] = 0.25,
+    batch_size: Annotated[int, typer.Option(min=2, help="Crops per step.")] = 512,
+    lr: Annotated[float, typer.Option(min=0, help="Learning rate; falls to 0 as a cosine.")] = 1e-3,
+    seed: Annotated[int, typer.Option(min=0, help="Of the crops.")] = 0,
+    compiled: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Compile both networks; default: on a GPU.")
+    ] = None,
+    devices: Annotated[int, typer.Option(min=1, help="GPUs of this machine.")] = 1,
+    workers: Annotated[int, typer.Option(min=0, max=64, help="Processes that read images.")] = 2,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue after the last checkpoint.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Turn a conventional network into a true B-cos network with unlabelled images."""
+    from dataclasses import asdict
+
+    import torch
+
+    from sic.cli.launch import launch, machines_of, one_voice, started
+    from sic.distill import Plan
+    from sic.distill import distill as run
+    from sic.distill.images import image_files
+    from sic.errors import SicError
+
+    if crops is not None and minutes is not None:
+        raise SicError("Give --images or --minutes, not both.")
+    if out.suffix != ".safetensors":
+        raise SicError(f"--out {out} must end in .safetensors.")
+    if crops is None and minutes is None:
+        crops = 100 * len(image_files(images))
+    machines = machines_of(devices if devices > 1 else None, None)
+    if machines.processes > 1 and not started():
+        import sys
+
+        raise typer.Exit(launch(machines, sys.argv[1:]))
+    plan = Plan(
+        images=crops,
+        minutes=minutes,
+        size=size,
+        final_size=final_size,
+        final_share=final_share,
+        batch_size=batch_size,
+        lr=lr,
+        seed=seed,
+        compiled=torch.cuda.is_available() if compiled is None else compiled,
+    )
+    with Talker() as talker, one_voice(machines):
+        done = run(
+            teacher,
+            images,
+            out,
+            plan,
+            weights=weights,
+            student=student,
+            start=start,
+            test=test,
+            resume=resume,
+            workers=workers,
+            machines=machines,
+            report=talker.advance,
+        )
+    if json:
+        print_json({**asdict(done), "file": str(done.file)})
+        return
+    same = "" if done.agreement is None else f" Student and teacher agree on {done.agreement:.1%} of held-out images."
+    if done.top1 is not None:
+        same += f" Right answers on the test images: student {done.top1['student']:.1%}, teacher {done.top1['teacher']:.1%}."
+    OUT.print(f"Wrote {out} after {done.images:,} crops in {done.seconds / 60:.0f} minutes.{same}", markup=False)

@@ -1,0 +1,163 @@
+"""From a conventional network and unlabelled images to a file of B-cos weights."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sic.backbones import require
+from sic.backbones.distilled import Distilled, read_distilled
+from sic.backbones.weights import Weights, loader, terms
+from sic.data.images import Preprocessing
+from sic.distill.examination import Examination
+from sic.distill.fit import CHECKPOINT, Plan, fit
+from sic.distill.images import decode, image_files
+from sic.distill.student import Student, create_student
+from sic.distill.teacher import Teacher, load_teacher
+from sic.errors import SicError
+from sic.machines import Machines
+
+HELD_OUT = 1000
+"""Images that are not trained on, to measure how often student and teacher agree."""
+SHOWN_AT = 224
+"""Side in pixels at which student and teacher are compared in the end."""
+Report = Callable[[str, int, int], None]
+"""Called with a task, how much is done, and how much there is."""
+
+
+@dataclass
+class Outcome:
+    """A finished distillation."""
+
+    file: Path
+    images: int
+    """Crops that the student saw."""
+    seconds: float
+    """Time spent in training."""
+    agreement: float | None
+    """Share of held-out images to which student and teacher give the same answer."""
+    top1: dict[str, float] | None
+    """Share of right answers on the labelled test images, of student and teacher."""
+    curve: list[dict[str, float]]
+
+
+def distill(
+    teacher: str,
+    images: Path,
+    out: Path,
+    plan: Plan,
+    *,
+    weights: str = "imagenet",
+    student: str | None = None,
+    start: Path | None = None,
+    test: Path | None = None,
+    resume: bool = False,
+    workers: int = 2,
+    machines: Machines | None = None,
+    report: Report | None = None,
+) -> Outcome:
+    """Teach a B-cos network what `teacher` knows and write it to `out`.
+
+    `weights`: the teacher's, a file or a published name. `student`: the student's architecture, the teacher's by
+    default. `start`: an earlier result to go on from. `test`: a folder for each of the teacher's classes.
+    """
+    machines = machines or Machines()
+    name = student or teacher
+    require(teacher)
+    require(name)
+    folder = out.with_name(f"{out.name}.run")
+    if resume and not (folder / CHECKPOINT).is_file():
+        raise SicError(f"There is nothing to resume: {folder / CHECKPOINT} does not exist.")
+    if not resume and (folder / CHECKPOINT).is_file():
+        raise SicError(f"{folder} holds an unfinished distillation; continue it with --resume, or remove the folder.")
+    files = image_files(images)
+
+    def counting(task: str) -> Callable[[int, int], None] | None:
+        if report is None or not machines.first:
+            return None
+        say = report
+        return lambda done, total: say(task, done, total)
+
+    teaching = load_teacher(teacher, loader(weights, teacher, "conventional", counting("Download")))
+    learning = create_student(name, teaching, alike=_alike(name, teaching))
+    if start is not None:
+        _start_from(learning, read_distilled(start), name, start)
+    examination = None
+    if test is not None:
+        examination = Examination.read(test, teaching.classes, workers, counting("Reading test images"))
+    stored = max(plan.size, plan.final_size)
+    pixels, _ = decode(files, Preprocessing(stored, stored, "crop"), workers, counting("Reading images"))
+    held_out = min(HELD_OUT, len(pixels) // 10)
+    pixels = pixels[torch.randperm(len(pixels), generator=torch.Generator().manual_seed(plan.seed))]
+    module = fit(
+        learning,
+        teaching,
+        pixels[held_out:],
+        plan,
+        folder,
+        resume=resume,
+        examination=examination,
+        machines=machines,
+        progress=counting("Distilling (‰)"),
+    )
+    if not machines.first:
+        raise SystemExit(0)
+    seconds = module.curve[-1]["seconds"] if module.curve else 0.0
+    device = module.device
+    top1 = None
+    if examination is not None:
+        top1 = {"student": examination.top1(learning, device), "teacher": examination.top1(teaching.to(device), device)}
+    agreement = _agreement(learning, teaching, pixels[:held_out]) if teaching.classes and held_out else None
+    origin: dict[str, Any] = {
+        "teacher": f"{teacher} ({Path(weights).name})",
+        "images": len(pixels) - held_out,
+        "seen": module.seen + (read_distilled(start).origin.get("seen", 0) if start is not None else 0),
+        "agreement": agreement,
+        "top1": top1,
+        "plan": asdict(plan),
+        "terms": terms(weights),
+    }
+    head = None if learning.classifier is None else learning.classifier.head.weight.detach()
+    temperature = 1.0 if learning.classifier is None else learning.classifier.temperature
+    network = {key: value for key, value in learning.backbone.network.state_dict().items() if "num_batches" not in key}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    Distilled(name, network, head, temperature, origin).write(out)
+    shutil.rmtree(folder, ignore_errors=True)
+    return Outcome(out, module.seen, seconds, agreement, top1, module.curve)
+
+
+def _alike(name: str, teacher: Teacher) -> bool:
+    """Whether a network of that name has the teacher's layers, so that it can start from their weights."""
+    from sic.backbones.registry import build
+
+    own = [value.shape for value in build(name).network.state_dict().values()]
+    return own == [value.shape for value in teacher.backbone.network.state_dict().values()]
+
+
+def _start_from(student: Student, earlier: Distilled, name: str, file: Path) -> None:
+    if earlier.backbone != name:
+        raise SicError(f"{file} holds a {earlier.backbone}; distil that, or leave out --start.")
+    Weights(earlier.network, str(file))(student.backbone.network)
+    if student.classifier is not None and earlier.head is not None:
+        if student.classifier.head.weight.shape != earlier.head.shape:
+            raise SicError(f"{file} was distilled from a teacher of other classes.")
+        with torch.no_grad():
+            student.classifier.head.weight.copy_(earlier.head)
+
+
+@torch.inference_mode()
+def _agreement(student: Student, teacher: Teacher, pixels: Tensor) -> float:
+    """Share of images, bytes N×3×H×W, to which both give the same answer."""
+    device = next(student.parameters()).device
+    student, teacher = student.to(device).eval(), teacher.to(device)
+    same = 0
+    for batch in pixels.split(100):
+        images = torch.nn.functional.interpolate(batch.to(device).float() / 255, SHOWN_AT, mode="bilinear")
+        own, right = student(images).logits, teacher(images).logits
+        assert own is not None and right is not None
+        same += int((own.argmax(1) == right.argmax(1)).sum())
+    return same / len(pixels)

@@ -1,0 +1,272 @@
+"""The distillation itself: rounds of steps, the learning rate, what is saved between them."""
+
+import json
+import logging
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from sic.bcos import BatchNormUncentred2d
+from sic.data.dataset import Progress
+from sic.distill.examination import Examination
+from sic.distill.images import Crops
+from sic.distill.student import CALIBRATION, Student, compare
+from sic.distill.teacher import Lesson, Teacher
+from sic.errors import SicError
+from sic.machines import Machines
+
+CHECKPOINT = "last.ckpt"
+CURVE = "curve.json"
+EXAMINED_EVERY = 0.09
+"""Share of the work between two looks at labelled images."""
+RECALIBRATED = 64
+"""Batches over which the norms' statistics are averaged in the end."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to distil. Exactly one of `images` and `minutes` limits the work."""
+
+    images: int | None = None
+    """Crops to show to the student."""
+    minutes: float | None = None
+    """Time to train."""
+    size: int = 128
+    """Side of the student's crops in pixels."""
+    final_size: int = 192
+    """The same for the last `final_share` of the work."""
+    final_share: float = 0.25
+    teacher_scale: float = 1.15
+    """Side of the teacher's crops, relative to the student's."""
+    batch_size: int = 512
+    lr: float = 1e-3
+    clip: float = 2.0
+    warm_up: int = 500
+    """Steps until the learning rate is reached."""
+    steps_per_round: int = 250
+    """Steps between checkpoints."""
+    seed: int = 0
+    compiled: bool = False
+
+    def learning_rate(self, done: float, step: int) -> float:
+        """At a share `done` of the work: a linear rise, then a cosine to 0."""
+        return self.lr * min(1.0, (step + 1) / self.warm_up) * (1 + math.cos(math.pi * min(1.0, done))) / 2
+
+    def sizes(self, done: float) -> tuple[int, int]:
+        """Sides of the student's and the teacher's crops, multiples of 32."""
+        size = self.size if done < 1 - self.final_share else self.final_size
+        return size, 32 * round(size * self.teacher_scale / 32)
+
+
+class _Steps(IterableDataset[int]):
+    """The steps of a round: batches are drawn where the images are."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.number))
+
+
+class Distillation(lightning.LightningModule):
+    """Fits a student to a teacher on bytes N×3×H×W."""
+
+    def __init__(
+        self,
+        student: Student,
+        teacher: Teacher,
+        pixels: Tensor,
+        plan: Plan,
+        examination: Examination | None,
+        progress: Progress | None,
+    ) -> None:
+        super().__init__()
+        self.student = student.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # In a list: the teacher is neither trained nor saved.
+        self.teaching = [teacher.to(memory_format=torch.channels_last)]  # type: ignore[call-overload]
+        self.pixels, self.plan, self.examination, self.progress = pixels, plan, examination, progress
+        self.seen = 0
+        """Images shown so far, by all processes."""
+        self.spent = 0.0
+        """Seconds of training before this start."""
+        self.curve: list[dict[str, float]] = []
+        """Losses of each round, and now and then the share of right answers."""
+        self._examined = 0.0
+        self._began = 0.0
+        self._sums: list[Tensor] = []
+        # In a dictionary, so that they are no parts of this module either.
+        self._ask = {"teacher": self._compiled(teacher), "student": self._compiled(student)}
+
+    def _compiled(self, network: Any) -> Any:
+        return torch.compile(network, dynamic=False) if self.plan.compiled else network
+
+    @property
+    def done(self) -> float:
+        """Share of the work."""
+        if self.plan.images is not None:
+            return self.seen / self.plan.images
+        return (self.spent + time.monotonic() - self._began) / (60 * (self.plan.minutes or 1))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.student.parameters(), lr=self.plan.lr, fused=self.device.type == "cuda")
+
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        torch.nn.utils.clip_grad_norm_(self.student.parameters(), self.plan.clip)
+
+    def on_fit_start(self) -> None:
+        self.teaching[0].to(self.device)
+        self._began = time.monotonic()
+
+    def on_train_epoch_start(self) -> None:
+        self._size, self._teacher_size = self.plan.sizes(self.done)
+
+    def crops(self, index: int) -> Crops:
+        """Those of a step, drawn anew for every (seed, round, step, process)."""
+        generator = np.random.default_rng((self.plan.seed, self.current_epoch, index, self.global_rank))
+        number = max(1, self.plan.batch_size // self.trainer.world_size)
+        rows = torch.from_numpy(generator.integers(0, len(self.pixels), number)).to(self.pixels.device)
+        return Crops.draw(self.pixels[rows].to(self.device, non_blocking=True), generator)
+
+    @torch.no_grad()
+    def lesson(self, images: Tensor) -> Lesson:
+        return self._ask["teacher"](images)
+
+    def training_step(self, batch: int, index: int) -> Tensor:
+        for group in self.optimizers().param_groups:  # type: ignore[union-attr]
+            group["lr"] = self.plan.learning_rate(self.done, self.global_step)
+        crops = self.crops(index)
+        right = self.lesson(crops.at(self._teacher_size))
+        losses = compare(self._ask["student"](crops.at(self._size)), right)
+        self._sums.append(torch.stack([losses.answers, losses.places, losses.features]).detach())
+        self.seen += len(crops.images) * self.trainer.world_size
+        return losses.total
+
+    def on_train_epoch_end(self) -> None:
+        answers, places, features = torch.stack(self._sums).mean(0).tolist()
+        self._sums = []
+        if not math.isfinite(answers + places + features):
+            raise SicError("The loss became NaN or infinite; try a lower --lr. The last checkpoint is kept.")
+        seconds = self.spent + time.monotonic() - self._began
+        entry: dict[str, float] = {"images": self.seen, "seconds": round(seconds, 1), "size": self._size}
+        entry |= {"answers": answers, "places": places, "features": features}
+        if self.examination is not None and self.global_rank == 0 and self.done >= self._examined + EXAMINED_EVERY:
+            self._examined = self.done
+            self.student.eval()
+            with torch.autocast(self.device.type, enabled=False):
+                entry["top1"] = self.examination.top1(self.student, self.device)
+            self.student.train()
+        self.curve.append(entry)
+        (Path(self.trainer.default_root_dir) / CURVE).write_text(json.dumps(self.curve, indent=1))
+        if self.progress is not None:
+            self.progress(min(1000, round(1000 * self.done)), 1000)
+        if self.done >= 1:
+            self.trainer.should_stop = True
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        temperature = self.student.classifier.temperature if self.student.classifier is not None else 1.0
+        checkpoint["distillation"] = {
+            "seen": self.seen,
+            "spent": self.spent + time.monotonic() - self._began,
+            "curve": self.curve,
+            "temperature": temperature,
+            "plan": asdict(self.plan),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        state = checkpoint["distillation"]
+        self.seen, self.spent, self.curve = state["seen"], state["spent"], state["curve"]
+        if self.student.classifier is not None:
+            self.student.classifier.temperature = state["temperature"]
+
+    @torch.no_grad()
+    def recalibrate(self, size: int) -> None:
+        """Average the norms' statistics over crops of `size` px with the final weights."""
+        norms = [layer for layer in self.student.modules() if isinstance(layer, BatchNormUncentred2d)]
+        kept = [norm.momentum for norm in norms]
+        self.student.train()
+        generator = np.random.default_rng((self.plan.seed, 2**31))
+        for batch in range(RECALIBRATED):
+            for norm in norms:
+                norm.momentum = 1 / (batch + 1)
+            rows = torch.from_numpy(generator.integers(0, len(self.pixels), min(128, self.plan.batch_size)))
+            self.student(Crops.draw(self.pixels[rows.to(self.pixels.device)].to(self.device), generator).at(size))
+        for norm, momentum in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+        self.student.eval()
+
+
+def fit(
+    student: Student,
+    teacher: Teacher,
+    pixels: Tensor,
+    plan: Plan,
+    folder: Path,
+    *,
+    resume: bool = False,
+    examination: Examination | None = None,
+    machines: Machines | None = None,
+    progress: Progress | None = None,
+) -> Distillation:
+    """Train the student; the state after every round is in `folder`, from where `resume` goes on."""
+    machines = machines or Machines()
+    folder.mkdir(parents=True, exist_ok=True)
+    gpu = torch.cuda.is_available()
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    lightning.seed_everything(plan.seed, verbose=False)
+    if gpu and pixels.nbytes < 0.5 * torch.cuda.mem_get_info()[0]:
+        pixels = pixels.cuda()
+    module = Distillation(student, teacher, pixels, plan, examination, progress)
+    if not resume:
+        size, teacher_size = plan.sizes(0.0)
+        crops = Crops.draw(pixels[:CALIBRATION].cpu(), np.random.default_rng(plan.seed))
+        said = teacher(crops.at(teacher_size)).logits
+        if said is not None:
+            student.calibrate(crops.at(size), said)
+    trainer = lightning.Trainer(
+        max_epochs=-1,
+        accelerator="gpu" if gpu else "cpu",
+        devices=machines.devices,
+        num_nodes=machines.nodes,
+        precision="bf16-mixed" if gpu else "32-true",
+        benchmark=gpu,
+        gradient_clip_val=plan.clip,
+        callbacks=[
+            ModelCheckpoint(
+                dirpath=folder,
+                filename=Path(CHECKPOINT).stem,
+                enable_version_counter=False,
+                save_on_train_epoch_end=True,
+                every_n_epochs=8,
+            )
+        ],
+        default_root_dir=folder,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(
+        module,
+        DataLoader(_Steps(plan.steps_per_round), batch_size=None),
+        ckpt_path=folder / CHECKPOINT if resume else None,
+        weights_only=True,
+    )
+    trainer.save_checkpoint(folder / CHECKPOINT)
+    module.to("cuda" if gpu else "cpu")
+    module.recalibrate(plan.final_size)
+    return module
