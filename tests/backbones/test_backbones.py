@@ -23,7 +23,7 @@ from sic import backbones
 from sic.backbones import Backbone, registry
 from sic.backbones.registry import Body, build
 from sic.backbones.vit import positions
-from sic.backbones.weights import fill
+from sic.backbones.weights import Weights
 from sic.bcos import BcosConv2d, BcosLinear, Blur, Gate, antialias, explaining, fade, linear_maps, without_biases
 from sic.errors import SicError
 from sic.settings import Form
@@ -342,7 +342,7 @@ class Original:
     def backbone(self, form: Form, **options: bool) -> Backbone:
         """Ours, with its weights."""
         state = self.network.state_dict()
-        net = backbones.create(self.name, form, load=lambda network: fill(network, state, self.name), **options)
+        net = backbones.create(self.name, form, load=Weights(state, self.name, converted=form == "bcos"), **options)
         return net.eval().to(self.images.dtype)
 
 
@@ -413,8 +413,7 @@ def test_the_bcosified_form_ends_without_biases(name: str) -> None:
     state = build(name).network.state_dict()
     state = {key: value.float().uniform_(0.1, 0.3) for key, value in state.items()}
     ended, bare = (
-        backbones.create(name, "bcosified", biases=biases, load=lambda net: fill(net, state, name)).eval()
-        for biases in (True, False)
+        backbones.create(name, "bcosified", biases=biases, load=Weights(state, name)).eval() for biases in (True, False)
     )
     with torch.no_grad():
         features = ended(photos(2, 32, 32).float())
@@ -432,8 +431,10 @@ def test_create_loads_then_blurs(form: Form) -> None:
     target = backbones.create("resnet_tiny", form).network if form == "bcos" else build("resnet_tiny").network
     state = {name: torch.rand_like(value.float()) for name, value in target.state_dict().items()}
     images = photos(2, 32, 32).float()
-    loaded = backbones.create("resnet_tiny", form, antialiased=True, load=lambda net: fill(net, state, "")).eval()
-    expected = backbones.create("resnet_tiny", form, load=lambda net: fill(net, state, "")).eval()
+    loaded = backbones.create(
+        "resnet_tiny", form, antialiased=True, load=Weights(state, "", converted=form == "bcos")
+    ).eval()
+    expected = backbones.create("resnet_tiny", form, load=Weights(state, "", converted=form == "bcos")).eval()
     antialias(expected.network)
     with torch.no_grad():
         assert torch.equal(loaded(images), expected(images))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sic import backbones
-from sic.backbones.weights import fill
+from sic.backbones.weights import Weights
 from sic.bcos import encode_colours, explaining
 
 with warnings.catch_warnings():
@@ -78,7 +78,7 @@ def their_head(model: Any) -> Callable[[Tensor], Tensor]:
 
 def compare(ours: str, theirs: str, dtype: torch.dtype, tolerance: float, size: int = 64) -> None:
     model = their_model(theirs).to(dtype)
-    network = backbones.create(ours, load=lambda net: fill(net, model.state_dict(), theirs)).eval().to(dtype).network
+    network = backbones.create(ours, load=Weights(model.state_dict(), theirs, converted=True)).eval().to(dtype).network
     head = their_head(model)
     generator = torch.Generator().manual_seed(1)
     encoded = encode_colours(torch.rand(2, 3, size, size, generator=generator, dtype=torch.float64).to(dtype))

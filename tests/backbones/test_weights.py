@@ -24,7 +24,7 @@ from torchvision.models import get_model_weights
 from sic import backbones
 from sic.backbones import Backbone, weights
 from sic.backbones.registry import build
-from sic.backbones.weights import check, fill, loader, published, read_state
+from sic.backbones.weights import Weights, check, fill, loader, published, read_state
 from sic.bcos import convert, fade
 from sic.errors import SicError
 from sic.settings import Form
@@ -199,7 +199,7 @@ def test_no_architecture_takes_the_weights_of_another(form: Form) -> None:
 def test_no_form_takes_the_weights_of_the_other_kind(form: Form, other: Form) -> None:
     state = backbones.create("resnet18", other).network.state_dict()
     sentence = refusal(
-        lambda: backbones.create("resnet18", form, load=lambda network: fill(network, state, "some.pth"))
+        lambda: backbones.create("resnet18", form, load=Weights(state, "some.pth", converted=form == "bcos"))
     )
     assert sentence.startswith("some.pth does not fit this backbone: its conv1.weight has shape (64, ")
 

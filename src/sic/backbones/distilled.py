@@ -10,11 +10,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sic.backbones.registry import Backbone, create
-from sic.backbones.weights import Weights
 from sic.errors import SicError
 
 FORMAT = 1
+SHIPPED = Path(__file__).parent / "photos"
+"""The files that come with sic, each named after its backbone."""
 KEY = "sic-distilled"
 """Under which the description stands in the file's metadata."""
 NETWORK, HEAD = "network.", "head.weight"
@@ -35,12 +35,6 @@ class Distilled:
     origin: dict[str, Any] = field(default_factory=dict)
     """Teacher, number of images, sizes, terms."""
 
-    def create(self) -> Backbone:
-        """The backbone with these weights."""
-        backbone = create(self.backbone, "bcosified", b=2, measure=False)
-        Weights(self.network, "the distilled network")(backbone.network)
-        return backbone
-
     def write(self, file: Path, *, bits: int = 16) -> None:
         """`bits`: 16 (half precision) or 8 (with one scale per output channel)."""
         tensors = {f"{NETWORK}{name}": value for name, value in self.network.items()}
@@ -56,6 +50,11 @@ class Distilled:
                 stored[name] = value.half() if value.dim() > 1 else value.float()
         about = {"format": FORMAT, "backbone": self.backbone, "temperature": self.temperature, "origin": self.origin}
         save_file({name: value.contiguous().cpu() for name, value in stored.items()}, file, {KEY: json.dumps(about)})
+
+
+def shipped() -> list[str]:
+    """The backbones whose distilled weights come with sic."""
+    return sorted(file.stem for file in SHIPPED.glob("*.safetensors"))
 
 
 def is_distilled(file: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -90,8 +90,15 @@ class Backbone(nn.Module):
         return maps.mean(dim=(2, 3)) if head is None else head(maps)
 
 
-Load = Callable[[nn.Module], None]
-"""Fills a network with weights."""
+class Load(Protocol):
+    """Fills a network with weights."""
+
+    converted: bool
+    """Whether they are those of a B-cos network; otherwise of the conventional network that it is made from."""
+
+    def __call__(self, network: nn.Module) -> None: ...
+
+
 Builder = Callable[[], Body]
 _builders: dict[str, Builder] = {}
 TIMM = "timm/"
@@ -135,21 +142,20 @@ def create(
     load: Load | None = None,
     measure: bool = True,
 ) -> Backbone:
-    """A backbone of a form. `load` fills its network with weights (of the form `bcos`: B-cos v2's; of the others: the
-    conventional ones). A bcosified one keeps its `biases`, so that they can fade. `measure`: check that an unfamiliar
-    network can be traced, which takes seconds and need not be done again."""
+    """A backbone of a form, filled with weights by `load`. A bcosified one keeps its `biases`, so that they can fade.
+    `measure`: check that an unfamiliar network can be traced, which takes seconds and need not be done again."""
     if form not in FORMS:
         raise SicError(f"--form must be one of {', '.join(FORMS)}, not {form!r}.")
     body = build(name)
     network = body.network
     if body.patch is not None and form != "conventional":
         raise SicError(f"{name} is a conventional network only; use another --backbone with --form {form}.")
-    if load is not None and form != "bcos":
+    if load is not None and not load.converted:
         load(network)
     if form != "conventional":
         example = body.example if measure else None
         network = convert(network, form, b=b, biases=biases, mean=body.mean, std=body.std, example=example)
-    if load is not None and form == "bcos":
+    if load is not None and load.converted:
         load(network)
     if antialiased:
         antialias(network)

@@ -27,6 +27,7 @@ from sic.errors import SicError
 from sic.machines import Machines
 
 CHECKPOINT = "last.ckpt"
+ROUNDS_PER_CHECKPOINT = 8
 CURVE = "curve.json"
 EXAMINED_EVERY = 0.09
 """Share of the work between two looks at labelled images."""
@@ -252,7 +253,7 @@ def fit(
                 filename=Path(CHECKPOINT).stem,
                 enable_version_counter=False,
                 save_on_train_epoch_end=True,
-                every_n_epochs=8,
+                every_n_epochs=ROUNDS_PER_CHECKPOINT,
             )
         ],
         default_root_dir=folder,
@@ -260,12 +261,15 @@ def fit(
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(
-        module,
-        DataLoader(_Steps(plan.steps_per_round), batch_size=None),
-        ckpt_path=folder / CHECKPOINT if resume else None,
-        weights_only=True,
-    )
+    try:
+        trainer.fit(
+            module,
+            DataLoader(_Steps(plan.steps_per_round), batch_size=None),
+            ckpt_path=folder / CHECKPOINT if resume else None,
+            weights_only=True,
+        )
+    except SystemExit:  # Lightning's answer to Ctrl-C
+        raise KeyboardInterrupt from None
     trainer.save_checkpoint(folder / CHECKPOINT)
     module.to("cuda" if gpu else "cpu")
     module.recalibrate(plan.final_size)

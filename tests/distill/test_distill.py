@@ -1,0 +1,259 @@
+"""Distillation: its parts against slow references, a whole run on drawn birds, and what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from sic.backbones import create
+from sic.backbones.distilled import Distilled, is_distilled, read_distilled
+from sic.backbones.weights import Weights, loader
+from sic.data.images import Preprocessing
+from sic.distill import Plan, distill
+from sic.distill.examination import Examination
+from sic.distill.images import Crops, decode, image_files
+from sic.distill.student import compare, create_student
+from sic.distill.teacher import Lesson, load_teacher
+from sic.errors import SicError
+
+
+def refusal(action: Callable[[], object]) -> str:
+    with pytest.raises(SicError) as caught:
+        action()
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of noise with blobs, in two folders."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for number in range(24):
+        small = rng.integers(0, 255, (6, 6, 3), dtype=np.uint8)
+        place = folder / ("a" if number % 2 else "b") / f"{number}.png"
+        place.parent.mkdir(exist_ok=True)
+        Image.fromarray(small).resize((48, 40), Image.Resampling.BICUBIC).save(place)
+    (folder / "b" / "broken.png").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A conventional network with a classifier of three classes."""
+    torch.manual_seed(0)
+    network = create("resnet_tiny", "conventional").network
+    state = {f"network.{name}": value for name, value in network.state_dict().items()}
+    file = tmp_path_factory.mktemp("teacher") / "teacher.pth"
+    torch.save({**state, "fc.weight": torch.randn(3, 64), "fc.bias": torch.randn(3)}, file)
+    return file
+
+
+PLAN = Plan(images=96, size=32, final_size=32, batch_size=8, steps_per_round=3, warm_up=2)
+
+
+def run(photos: Path, weights: Path, out: Path, plan: Plan = PLAN, **options: object) -> object:
+    return distill("resnet_tiny", photos, out, plan, weights=str(weights), workers=0, **options)  # type: ignore[arg-type]
+
+
+def test_crops_show_the_same_part_at_any_size() -> None:
+    torch.manual_seed(0)
+    images = F.interpolate(torch.rand(16, 3, 4, 4) * 255, 96, mode="bicubic").clamp(0, 255).byte()
+    crops = Crops.draw(images, np.random.default_rng(0))
+    large, small = crops.at(64), crops.at(32)
+    assert (F.avg_pool2d(large, 2) - small).abs().max() < 0.02
+    whole = Crops(images, torch.eye(2, 3).expand(16, 2, 3)).at(96)
+    assert torch.allclose(whole, images.float() / 255, atol=1e-5)
+
+
+def test_crops_stay_inside_and_half_are_mirrored() -> None:
+    transforms = Crops.draw(torch.zeros(2000, 3, 2, 2, dtype=torch.uint8), np.random.default_rng(0)).transforms
+    reach = transforms[:, :, :2].abs().sum(2) + transforms[:, :, 2].abs()
+    assert reach.max() <= 1 + 1e-6
+    assert 0.45 < (transforms[:, 0, 0] < 0).float().mean() < 0.55
+
+
+def test_losses_are_zero_for_the_same_and_match_a_slow_reference() -> None:
+    torch.manual_seed(0)
+    own, right = (Lesson(torch.rand(4, 5, 3, 3), torch.randn(4, 7)) for _ in range(2))
+    same = compare(own, own)
+    assert float(same.total) == pytest.approx(0, abs=1e-5)
+    losses = compare(own, right)
+    assert own.logits is not None and right.logits is not None
+    divergence, places, features = 0.0, 0.0, 0.0
+    for image in range(4):
+        p, q = (torch.softmax(each.logits[image].double() / 2, 0) for each in (right, own))  # type: ignore[index]
+        divergence += float((p * (p / q).log()).sum()) * 4 / 4
+        places += float(1 - _cosine(own.maps[image].flatten(), right.maps[image].flatten())) / 4
+        features += float(1 - _cosine(own.maps[image].mean((1, 2)), right.maps[image].mean((1, 2)))) / 4
+    found = [float(losses.answers), float(losses.places), float(losses.features)]
+    assert found == pytest.approx([divergence, places, features], abs=1e-5)
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    return (a @ b) / (a.norm() * b.norm())
+
+
+def test_the_learning_rate_rises_and_falls_and_the_size_grows() -> None:
+    plan = Plan(images=1, lr=1.0, warm_up=10, size=128, final_size=192, final_share=0.25)
+    assert plan.learning_rate(0.0, 0) == pytest.approx(0.1)
+    assert plan.learning_rate(0.5, 1000) == pytest.approx(0.5)
+    assert plan.learning_rate(1.0, 1000) == pytest.approx(0, abs=1e-9)
+    assert plan.sizes(0.5) == (128, 160)
+    assert plan.sizes(0.8) == (192, 224)
+
+
+def test_a_student_has_no_bias_and_starts_from_its_teacher(weights: Path) -> None:
+    teacher = load_teacher("resnet_tiny", loader(str(weights), "resnet_tiny", "conventional"))
+    student = create_student("resnet_tiny", teacher, alike=True)
+    assert not [name for name, _ in student.named_parameters() if name.endswith("bias")]
+    theirs = teacher.backbone.network.state_dict()
+    kernels = [name for name in theirs if theirs[name].dim() == 4][1:]  # the first one takes six channels
+    assert kernels and all(torch.equal(student.backbone.network.state_dict()[name], theirs[name]) for name in kernels)
+    images = torch.rand(4, 3, 32, 32)
+    right = teacher(images).logits
+    assert right is not None
+    student.calibrate(images, right)
+    own = student(images).logits
+    assert own is not None and float(own.detach().std()) == pytest.approx(float(right.std()), rel=0.2)
+
+
+def test_unreadable_images_are_left_out(photos: Path) -> None:
+    files = image_files(photos)
+    pixels, places = decode(files, Preprocessing(32, 32), 0)
+    assert len(files) == 25 and len(pixels) == len(places) == 24
+    assert all(files[place].name != "broken.png" for place in places)
+
+
+def test_a_distillation_learns_and_its_file_gives_the_student_back(photos: Path, weights: Path, tmp_path: Path) -> None:
+    test = tmp_path / "test"
+    for label in "abc":
+        (test / label).mkdir(parents=True)
+        (test / label / "x.png").write_bytes((photos / "a" / "1.png").read_bytes())
+    plan = Plan(images=2400, size=32, final_size=32, batch_size=16, steps_per_round=25, warm_up=5, lr=3e-3)
+    out = tmp_path / "student.safetensors"
+    done = distill("resnet_tiny", photos, out, plan, weights=str(weights), test=test, workers=0)
+    assert done.images == 2400 and len(done.curve) == 6
+    first, last = (sum(done.curve[place][name] for name in ("answers", "places", "features")) for place in (0, -1))
+    assert last < 0.6 * first
+    assert done.top1 is not None and set(done.top1) == {"student", "teacher"}
+    assert not out.with_name("student.safetensors.run").exists()
+    content = read_distilled(out)
+    assert content.backbone == "resnet_tiny" and content.origin["seen"] == 2400
+    backbone = create("resnet_tiny", "bcosified", load=loader(str(out), "resnet_tiny", "bcosified"))
+    assert torch.isfinite(backbone.eval()(torch.rand(2, 3, 32, 32))).all()
+
+
+def test_an_interrupted_distillation_resumes_to_the_same_weights(
+    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sic.distill.fit as module
+
+    monkeypatch.setattr(module, "ROUNDS_PER_CHECKPOINT", 1)
+    run(photos, weights, tmp_path / "whole.safetensors")
+    rounds = module.Distillation.on_train_epoch_end
+    calls: list[int] = []
+
+    def interrupted(self: module.Distillation) -> None:
+        rounds(self)
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Distillation, "on_train_epoch_end", interrupted)
+    out = tmp_path / "parts.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        run(photos, weights, out)
+    monkeypatch.setattr(module.Distillation, "on_train_epoch_end", rounds)
+    assert "--resume" in refusal(lambda: run(photos, weights, out))
+    run(photos, weights, out, resume=True)
+    whole, parts = read_distilled(tmp_path / "whole.safetensors"), read_distilled(out)
+    assert whole.origin["seen"] == parts.origin["seen"] == 96
+    for name, value in whole.network.items():
+        assert torch.equal(value, parts.network[name]), name
+
+
+@pytest.mark.parametrize(("bits", "error"), [(16, 1e-3), (8, 1e-2)])
+def test_stored_weights_come_back(bits: int, error: float, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = {"conv.weight": torch.randn(8, 4, 3, 3), "norm.weight": torch.rand(8)}
+    file = tmp_path / "file.safetensors"
+    Distilled("resnet_tiny", network, torch.randn(5, 8), 0.25, {"teacher": "x"}).write(file, bits=bits)
+    assert is_distilled(file)
+    back = read_distilled(file)
+    assert back.temperature == 0.25 and back.origin == {"teacher": "x"} and back.head is not None
+    for name, value in network.items():
+        assert (back.network[name] - value).abs().max() <= error * value.abs().max(), name
+
+
+def test_foreign_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.safetensors"
+    save_file({"conv.weight": torch.rand(2, 2)}, foreign)
+    assert not is_distilled(foreign)
+    assert "not written by `sic distill`" in refusal(lambda: read_distilled(foreign))
+    good = tmp_path / "good.safetensors"
+    Distilled("resnet_tiny", {"conv.weight": torch.rand(4, 4)}).write(good)
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(good.read_bytes()[:-20])
+    assert "damaged" in refusal(lambda: read_distilled(cut))
+    bad = tmp_path / "bad.safetensors"
+    Distilled("resnet_tiny", {"conv.weight": torch.full((4, 4), torch.nan)}).write(bad)
+    assert "not finite" in refusal(lambda: read_distilled(bad))
+    assert "does not fit" in refusal(
+        lambda: create("resnet_tiny", "bcosified", load=loader(str(good), "resnet_tiny", "bcosified"))
+    )
+    assert "cannot be read" in refusal(lambda: read_distilled(tmp_path / "none.safetensors"))
+
+
+def test_bad_input_gets_one_sentence(photos: Path, weights: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.safetensors"
+    (tmp_path / "empty").mkdir()
+    assert "There are no images in" in refusal(lambda: run(tmp_path / "empty", weights, out))
+    assert "is not a folder" in refusal(lambda: run(tmp_path / "nowhere", weights, out))
+    assert "There is nothing to resume" in refusal(lambda: run(photos, weights, out, resume=True))
+    assert "There is no backbone called 'resnet_huge'" in refusal(
+        lambda: distill("resnet_huge", photos, out, PLAN, weights=str(weights), workers=0)
+    )
+    assert "conventional network only" in refusal(
+        lambda: distill("resnet_tiny", photos, out, PLAN, weights=str(weights), student="bagnet33", workers=0)
+    )
+    (tmp_path / "test" / "one").mkdir(parents=True)
+    assert "a folder for each of the teacher's 3 classes" in refusal(lambda: Examination.read(tmp_path / "test", 3, 0))
+    assert not out.exists()
+
+
+def test_smooth_networks_weigh_all_pixels_alike() -> None:
+    """With constant weights, a strided network draws a grid over the gradient; one that averages does not."""
+    from sic.backbones.from_torchvision import _averaged
+
+    strided = nn.Conv2d(1, 1, 3, 2, 1, bias=False)
+    nn.init.ones_(strided.weight)
+
+    def spread(layer: nn.Module) -> float:
+        x = torch.zeros(1, 1, 32, 32, requires_grad=True)
+        (gradient,) = torch.autograd.grad(layer(x).sum(), x)
+        inner = gradient[..., 8:24, 8:24]
+        return float(inner.max() - inner.min())
+
+    assert spread(strided) > 0.5
+    assert spread(_averaged(strided)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["resnet50_v1", "resnet50_smooth"])
+def test_relatives_of_resnet50_take_its_weights(name: str) -> None:
+    import torchvision
+
+    state = dict(torchvision.models.resnet50().state_dict())
+    backbone = create(name, "conventional", load=Weights(state, "resnet50"))
+    assert backbone.eval()(torch.rand(1, 3, 64, 64)).shape == (1, 2048)
+
+
+def test_the_curve_is_written_as_json(photos: Path, weights: Path, tmp_path: Path) -> None:
+    done = run(photos, weights, tmp_path / "out.safetensors")
+    assert json.loads(json.dumps(done.curve))[0]["images"] == 24  # type: ignore[attr-defined]
