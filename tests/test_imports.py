@@ -25,6 +25,7 @@ USES: dict[str, set[str]] = {
     "predictions": {"data", "methods"},
     "latents": {"data", "files", "methods", "version"},
     "training": {"backbones", "bcos", "data", "directory", "errors", "files", "machines", "methods"},
+    "distill": {"backbones", "bcos", "data", "errors", "machines", "methods"},
     "explain": {"backbones", "bcos", "data", "directory", "errors", "methods", "predictions", "supports", "version"},
 }
 for above_settings in ("backbones", "methods", "supports", "data", "directory", "predictions", "training", "explain"):

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 from torchvision import models
@@ -45,8 +46,8 @@ def resnet50() -> Body:
     return _resnet(models.resnet50)
 
 
-def _stages(body: Body) -> list[nn.Module]:
-    """The first block of every stage that halves the resolution."""
+def _halving(body: Body) -> list[Any]:
+    """The blocks of a ResNet that halve the resolution."""
     return [body.network.get_submodule(f"layer{stage}.0") for stage in (2, 3, 4)]
 
 
@@ -54,7 +55,7 @@ def _stages(body: Body) -> list[nn.Module]:
 def resnet50_v1() -> Body:
     """As first published: a stage strides in its first 1×1 convolution (torchvision's strides in the 3×3)."""
     body = _resnet(models.resnet50)
-    for block in _stages(body):
+    for block in _halving(body):
         block.conv1.stride, block.conv2.stride = (2, 2), (1, 1)
     return body
 
@@ -62,17 +63,16 @@ def resnet50_v1() -> Body:
 def _smooth(builder: Callable[[], models.ResNet]) -> Body:
     """Averages wherever the network strides: strides and max pooling draw a grid over contribution maps."""
     body = _resnet(builder)
-    body.network.maxpool = nn.AvgPool2d(2, ceil_mode=True)
-    for block in _stages(body):
+    body.network.add_module("maxpool", nn.AvgPool2d(2, ceil_mode=True))
+    for block in _halving(body):
         strided = "conv2" if hasattr(block, "conv3") else "conv1"
-        setattr(block, strided, _averaged(block.get_submodule(strided)))
+        setattr(block, strided, _averaged(getattr(block, strided)))
         block.downsample[0] = _averaged(block.downsample[0])
     return body
 
 
-def _averaged(convolution: nn.Module) -> nn.Sequential:
+def _averaged(convolution: nn.Conv2d) -> nn.Sequential:
     """The average over a convolution's stride, then the convolution without stride."""
-    assert isinstance(convolution, nn.Conv2d)
     pool = nn.AvgPool2d(convolution.stride, ceil_mode=True)  # type: ignore[arg-type]
     convolution.stride = (1, 1)
     return nn.Sequential(pool, convolution)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -93,8 +93,9 @@ class Backbone(nn.Module):
 class Load(Protocol):
     """Fills a network with weights."""
 
-    converted: bool
-    """Whether they are those of a B-cos network; otherwise of the conventional network that it is made from."""
+    @property
+    def converted(self) -> bool:
+        """Whether they are those of a B-cos network; otherwise of the conventional network that it is made from."""
 
     def __call__(self, network: nn.Module) -> None: ...
 

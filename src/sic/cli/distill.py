@@ -10,9 +10,7 @@ from sic.cli.console import OUT, Talker, print_json
 
 def distill(
     teacher: Annotated[str, typer.Argument(help="The conventional network: a backbone's name, or timm/NAME.")],
-    images: Annotated[
-        Path, typer.Argument(help="A folder of images, with or without folders in it. No labels needed.")
-    ],
+    images: Annotated[Path, typer.Argument(help="A folder of images, searched with all folders below it.")],
     out: Annotated[Path, typer.Option(help="The file to write (.safetensors); use it as --weights.")],
     weights: Annotated[
         str, typer.Option(help="The teacher's weights: a file, or `imagenet` for the published ones.")
@@ -93,5 +91,6 @@ def distill(
         return
     same = "" if done.agreement is None else f" Student and teacher agree on {done.agreement:.1%} of held-out images."
     if done.top1 is not None:
-        same += f" Right answers on the test images: student {done.top1['student']:.1%}, teacher {done.top1['teacher']:.1%}."
+        student_right, teacher_right = done.top1["student"], done.top1["teacher"]
+        same += f" Right answers on the test images: student {student_right:.1%}, teacher {teacher_right:.1%}."
     OUT.print(f"Wrote {out} after {done.images:,} crops in {done.seconds / 60:.0f} minutes.{same}", markup=False)

@@ -69,7 +69,7 @@ class Losses:
 
 def compare(student: Lesson, teacher: Lesson) -> Losses:
     """The losses; the teacher's maps are averaged to the student's resolution."""
-    wanted = F.adaptive_avg_pool2d(teacher.maps.float(), student.maps.shape[2:])
+    wanted = F.adaptive_avg_pool2d(teacher.maps.float(), (student.maps.shape[2], student.maps.shape[3]))
     maps = student.maps.float()
     places = 1 - F.cosine_similarity(maps.flatten(1), wanted.flatten(1)).mean()
     features = 1 - F.cosine_similarity(maps.mean((2, 3)), teacher.maps.float().mean((2, 3))).mean()

@@ -25,7 +25,8 @@ class Teacher(nn.Module):
     def __init__(self, backbone: Backbone, classifier: tuple[Tensor, Tensor] | None) -> None:
         super().__init__()
         self.backbone = backbone
-        self.weight, self.bias = (None, None) if classifier is None else map(nn.Buffer, classifier)
+        self.weight: Tensor | None = None if classifier is None else nn.Buffer(classifier[0])
+        self.bias: Tensor | None = None if classifier is None else nn.Buffer(classifier[1])
         self.requires_grad_(False).eval()
 
     @property
@@ -46,7 +47,6 @@ def load_teacher(name: str, weights: Weights) -> Teacher:
     backbone = create(name, "conventional", load=weights)
     classifier = weights.classifier()
     if classifier is not None and classifier[0].shape[1] != backbone.features:
-        raise SicError(
-            f"The classifier in {weights.source} takes {classifier[0].shape[1]} features; {name} has {backbone.features}."
-        )
+        wanted = classifier[0].shape[1]
+        raise SicError(f"The classifier in {weights.source} takes {wanted} features; {name} has {backbone.features}.")
     return Teacher(backbone, classifier)
