@@ -165,7 +165,7 @@ class Settings(Network):
     )
     backbone: str = setting("Feature extractor.")
     weights: str | None = setting(
-        "Weights to start from: photos, imagenet, imagenet-long, a file, or a sic model directory.", None
+        "Weights to start from: imagenet, imagenet-long, a file, or a sic model directory.", None
     )
     size: int = setting("Side of the model's input in pixels.", low=16, high=1024)
     fit: Fit = setting("crop: central square; squash: whole image.")

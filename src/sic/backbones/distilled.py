@@ -13,8 +13,6 @@ from torch import Tensor
 from sic.errors import SicError
 
 FORMAT = 1
-SHIPPED = Path(__file__).parent / "photos"
-"""The files that come with sic, each named after its backbone."""
 KEY = "sic-distilled"
 """Under which the description stands in the file's metadata."""
 NETWORK, HEAD = "network.", "head.weight"
@@ -50,11 +48,6 @@ class Distilled:
                 stored[name] = value.half() if value.dim() > 1 else value.float()
         about = {"format": FORMAT, "backbone": self.backbone, "temperature": self.temperature, "origin": self.origin}
         save_file({name: value.contiguous().cpu() for name, value in stored.items()}, file, {KEY: json.dumps(about)})
-
-
-def shipped() -> list[str]:
-    """The backbones whose distilled weights come with sic."""
-    return sorted(file.stem for file in SHIPPED.glob("*.safetensors"))
 
 
 def is_distilled(file: Path) -> bool:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.models import get_model_weights
 
-from sic.backbones.distilled import SHIPPED, is_distilled, read_distilled, shipped
+from sic.backbones.distilled import is_distilled, read_distilled
 from sic.backbones.download import fetch
 from sic.backbones.registry import TIMM
 from sic.errors import SicError
@@ -23,10 +23,9 @@ from sic.settings import Form
 
 Progress = Callable[[int, int], None]
 
-IMAGENET, LONG, PHOTOS = "imagenet", "imagenet-long", "photos"
-PUBLISHED = (IMAGENET, LONG, PHOTOS)
-"""Names of weights. `imagenet-long`: those that B-cos v2 trained for 600 instead of 90 epochs. `photos`: B-cos networks
-for photographs that come with sic (made by `sic distill`)."""
+IMAGENET, LONG = "imagenet", "imagenet-long"
+PUBLISHED = (IMAGENET, LONG)
+"""Names of weights; `imagenet-long` are those that B-cos v2 trained for 600 instead of 90 epochs."""
 IMAGENET_TERMS = (
     "These weights were trained on ImageNet (ILSVRC 2012). Its terms of access allow non-commercial research and "
     "education; whether they bind a model that starts from these weights is for you to settle before you use it."
@@ -82,8 +81,6 @@ def published(backbone: str, form: Form) -> list[str]:
     """The names of published weights that a backbone of this form can start from."""
     if form == "bcos":
         return [name for name in PUBLISHED if (backbone, name) in _BCOS_V2]
-    if form == "bcosified" and backbone in shipped():
-        return [PHOTOS]
     if backbone.startswith(TIMM) or backbone in _CONVENTIONAL or _torchvision_url(backbone) is not None:
         return [IMAGENET]
     return []
@@ -129,8 +126,8 @@ class Weights:
 def loader(weights: str, backbone: str, form: Form, progress: Progress | None = None) -> Weights:
     """The `weights` of a published name or of a file. Downloads them where they are not at hand."""
     check(weights, backbone, form)
-    if is_converted(weights):
-        return Weights(read_distilled(_distilled_file(weights, backbone)).network, weights, converted=True)
+    if weights not in PUBLISHED and is_distilled(Path(weights)):
+        return Weights(read_distilled(Path(weights)).network, weights, converted=True)
     if weights not in PUBLISHED:
         return Weights(read_state(Path(weights)), weights, converted=form == "bcos")
     if form != "bcos" and backbone.startswith(TIMM):
@@ -145,20 +142,6 @@ def loader(weights: str, backbone: str, form: Form, progress: Progress | None = 
         url = str(_torchvision_url(backbone))
     file = fetch(url, url.removesuffix(".pth").rpartition("-")[2], progress)
     return Weights(read_state(file), file.name, converted=form == "bcos")
-
-
-def is_converted(weights: str) -> bool:
-    """Whether `weights`, a published name or a file, are those of a B-cos network made by `sic distill`."""
-    return weights == PHOTOS or is_distilled(Path(weights))
-
-
-def _distilled_file(weights: str, backbone: str) -> Path:
-    return SHIPPED / f"{backbone}.safetensors" if weights == PHOTOS else Path(weights)
-
-
-def distilled_backbone(weights: str) -> str:
-    """The backbone of a file that `sic distill` wrote."""
-    return read_distilled(Path(weights)).backbone
 
 
 def _torchvision_url(backbone: str) -> str | None:
