@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sic.cli.main import main
+from sic.clinic import Clinic, Edit
 from tests.clinic.colours import draw, make
 
 
@@ -114,6 +115,25 @@ def test_one_sentence_for_every_mistake(supports: Command, images: Path, tmp_pat
         assert "--data" in findings[0]["command"]
     finally:
         images.with_name("moved").rename(images)
+
+
+def test_two_commands_at_once_do_not_drop_two_supports_by_one_number(supports: Command) -> None:
+    """Both were started when number 0 was still the first one's image."""
+    first, second = (info["source"] for info in supports.json("list")["supports"][:2])
+    between, others = supports.monkeypatch, [0, 1]
+
+    def open_after_the_other(*arguments: Any) -> Any:
+        between.undo()
+        Clinic(supports.model).apply(Edit.drop(others.pop(0)))
+        return Clinic(*arguments)
+
+    between.setattr("sic.clinic.Clinic", open_after_the_other)
+    said = supports("drop", 0, code=1)
+    assert "numbers may have moved; name the support by its image" in said
+    left = [info["source"] for info in supports.json("list")["supports"]]
+    assert first not in left and second in left
+    between.setattr("sic.clinic.Clinic", open_after_the_other)
+    assert supports.json("pin", second)["saved"]  # by its permanent name
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_a_support_of_the_wrong_class_is_found_and_can_be_put_right(model: Path)
     assert finding.supports == [6] and finding.images[0] == "red/11.png"
     assert "Support 6 (red/11.png) stands for yellow, but the data says red" in finding.sentence
     words = finding.command.split()[-3:]
-    assert words[:2] == ["replace", "6"] and words[2].startswith("yellow/")
+    assert words[:2] == ["replace", "red/11.png"] and words[2].startswith("yellow/")
     assert clinic.preview(Edit.replace(6, words[2])).after["accuracy"] >= before
     assert clinic.apply(Edit.drop(6)).after["accuracy"] == before
     clinic.undo(2)
@@ -67,7 +67,7 @@ def test_supports_of_two_classes_that_coincide(healthy: Examined) -> None:
     found = checks.coinciding(sick(healthy, lambda v: v[2].copy_(3 * v[0])), COMMANDS)
     assert [finding.supports for finding in found] == [[0, 2]]
     assert found[0].numbers["shared_evidence"] == pytest.approx(1)
-    assert "replace 2 green/" in found[0].command  # it is unlike the green ones
+    assert f"replace {healthy.supports[2].source} green/" in found[0].command  # it is unlike the green ones
     # Shared evidence is what an image that is one of the supports gives to the other.
     classifier = healthy.model.classifier
     evidence = classifier.evidence(healthy.vectors[[0]], healthy.vectors)[0]
@@ -88,7 +88,7 @@ def test_supports_that_dominate_or_never_matter(healthy: Examined) -> None:
     assert titles(found) == ["A support that dominates", "A support that never matters"]
     assert [finding.supports for finding in found] == [[6], [7]]
     assert found[0].numbers["mean_share"] == pytest.approx(1)
-    assert found[1].command == "sic supports 'a model' drop 7"
+    assert found[1].command == f"sic supports 'a model' drop {healthy.supports[7].source}"
 
 
 def test_evidence_that_saturates(healthy: Examined) -> None:

@@ -159,3 +159,21 @@ def test_without_its_data_the_clinic_says_why(own_copy: Served) -> None:
         while (state := client.get(CLINIC).json())["state"] == "opening" and time.monotonic() < deadline:
             time.sleep(0.05)
         assert state["state"] == "failed" and "/nowhere/at all" in state["error"]
+
+
+def test_numbers_that_have_moved_do_not_hit_another_support(own_copy: Served) -> None:
+    with own_copy.client() as client:
+        first, second, *_ = opened(client)["supports"]
+        assert client.post(f"{CLINIC}/preview", json={"action": "drop", "support": 0}).status_code == 200
+        assert client.post(f"{CLINIC}/apply", json={"action": "drop", "support": 0}).json()["removed"] == [
+            first["source"]
+        ]
+        late = client.post(f"{CLINIC}/apply", json={"action": "drop", "support": 0})
+        assert late.status_code == 409 and "numbers have moved" in late.json()["error"]
+        for support in (0, "0"):
+            edit = {"action": "pin", "support": support, "source": first["source"]}
+            assert client.post(f"{CLINIC}/apply", json=edit).status_code == 409
+        named = client.post(f"{CLINIC}/apply", json={"action": "pin", "support": second["source"]})
+        assert named.status_code == 200
+        now = client.get(CLINIC).json()["supports"]
+        assert [one["source"] for one in now if one["pinned"]] == [second["source"]]

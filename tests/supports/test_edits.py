@@ -1,7 +1,7 @@
 import pytest
 
 from sic.errors import SicError
-from sic.supports import Edit, Support, find_support, replaced
+from sic.supports import Edit, Support, find_support, is_number, replaced, support_name
 
 SUPPORTS = [Support(0, "a.png"), Support(0, "b.png", pinned=True), Support(2, "a.png")]
 
@@ -25,6 +25,12 @@ def test_supports_by_number_or_by_image() -> None:
     for which in (3, "3", -1):
         with pytest.raises(SicError, match="numbered 0 to 2"):
             find_support(SUPPORTS, which)
+
+
+def test_a_support_is_called_by_its_image_where_that_is_enough() -> None:
+    assert [support_name(SUPPORTS, index) for index in range(3)] == ["0", "b.png", "2"]
+    assert support_name([Support(0, "17"), Support(0, "b.png")], 0) == "0"
+    assert [is_number(which) for which in (3, "3", "a.png", None)] == [True, True, False, False]
 
 
 def test_a_class_is_exchanged_in_its_place() -> None:

@@ -1,5 +1,6 @@
 """`sic supports`: the clinic for a model's cases."""
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +9,7 @@ import typer
 from rich.table import Table
 
 from sic.cli.console import OUT, Talker, print_json, styled
+from sic.errors import SicError
 
 if TYPE_CHECKING:
     from sic.clinic import Clinic, Edit, Outcome
@@ -17,6 +19,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+STARTED = "sic.started"
+"""When the command was started, in its context. A number is one of the list as it was then."""
 SHOWN = 12
 """Images that people are shown; --json has all of them."""
 
@@ -24,7 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Data = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="Where the training images are, if they were moved.")
 ]
-Which = Annotated[str, typer.Argument(metavar="SUPPORT", help="Its number (see list), or its image's id.")]
+Which = Annotated[str, typer.Argument(metavar="SUPPORT", help="Its image's id (see list), or its number.")]
 Preview = Annotated[bool, typer.Option("--preview", help="Only say what would happen.")]
 ImageId = Annotated[str, typer.Argument(metavar="IMAGE", help="A training image: its id, as in list, or its path.")]
 Force = Annotated[bool, typer.Option("--force", help="Even if the image shows another class.")]
@@ -36,6 +40,7 @@ def supports(
 ) -> None:
     """Look at the training images that a model reasons with, and change them without training again."""
     context.obj = model
+    context.meta[STARTED] = time.time_ns()
 
 
 def _open(context: typer.Context, data: str | None) -> "Clinic":
@@ -240,7 +245,16 @@ def check(
 
 
 def _edit(context: typer.Context, edit: "Edit", preview: bool, data: str | None, json: bool) -> None:
+    from sic.directory import stamp
+    from sic.supports import is_number
+
     clinic = _open(context, data)
+    saved = stamp(context.obj)
+    if is_number(edit.support) and saved is not None and saved[1] > context.meta[STARTED]:
+        raise SicError(
+            f"The supports of {context.obj} were edited while this command started, so numbers may have moved; name "
+            "the support by its image, or look at the list again."
+        )
     outcome = clinic.preview(edit) if preview else clinic.apply(edit)
     _tell(clinic, outcome, edit.action, preview, json)
 

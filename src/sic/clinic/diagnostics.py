@@ -13,6 +13,7 @@ from sic.clinic.examined import Examined
 from sic.clinic.findings import Commands, Finding
 from sic.clinic.pixels import background, negative_mass
 from sic.data.dataset import Progress
+from sic.supports import support_name
 
 NEIGHBOURS = 10
 """Training images that a support is compared with; fewer where its class has no more."""
@@ -166,7 +167,7 @@ def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
                 found.append(Finding("A support that dominates", "notice", sentence, command, [index], numbers=numbers))
             elif share < EVEN * even:
                 sentence = f"{who} gives only {share:.1%} of the evidence in {images} answers {name}: it never matters."
-                command = commands.supports("drop", index)
+                command = commands.supports("drop", support_name(examined.supports, index))
                 found.append(
                     Finding("A support that never matters", "notice", sentence, command, [index], numbers=numbers)
                 )
@@ -246,7 +247,8 @@ def _typicality(examined: Examined, index: int) -> float:
 def _exchange(examined: Examined, commands: Commands, index: int) -> str:
     """The most typical image of the class that is no support yet takes the support's place."""
     free = [one.id for one in examined.candidates(examined.supports[index].label) if not one.support]
-    return commands.supports("replace", index, free[0]) if free else commands.supports("drop", index)
+    name = support_name(examined.supports, index)
+    return commands.supports("replace", name, free[0]) if free else commands.supports("drop", name)
 
 
 def _by_class(examined: Examined) -> dict[int, list[int]]:

@@ -15,6 +15,7 @@ from sic.errors import SicError
 from sic.model import load
 from sic.serve.engine import Engine
 from sic.serve.limits import Refused
+from sic.supports import is_number
 
 SHOWN = 60
 """Candidates named at once."""
@@ -31,6 +32,8 @@ class ServedClinic:
         self._clinic: Clinic | None = None
         self._samples: dict[str, Sample] = {}
         self._known = stamp(self.folder)
+        self._edited = False
+        """Whether the supports are others than when the server was started."""
 
     @property
     def outdated(self) -> bool:
@@ -49,7 +52,7 @@ class ServedClinic:
         self.engine.use(model)
         if self.state == "open":
             self._clinic, self.state = None, "closed"
-        self._known = now
+        self._known, self._edited = now, True
 
     def open(self) -> None:
         """Begin to open it, in a thread of its own: answers about images need not wait for that."""
@@ -129,13 +132,15 @@ class ServedClinic:
 
     def _changed(self, outcome: Outcome) -> dict[str, Any]:
         self.engine.use(self.clinic.examined.model)
-        self._known = stamp(self.folder)
+        self._known, self._edited = stamp(self.folder), True
         return asdict(outcome)
 
     def _same(self, edit: Edit, source: str | None) -> None:
         """Numbers move when a support is dropped: whoever still looks at an old list must not hit another one."""
-        supports = self.clinic.examined.supports
-        if source is None or not isinstance(edit.support, int):
+        if not is_number(edit.support):
             return
-        if not 0 <= edit.support < len(supports) or supports[edit.support].source != source:
+        if source is None and self._edited:
+            raise Refused(409, "The supports have been edited, so numbers have moved; name the support by its image.")
+        supports, number = self.clinic.examined.supports, int(edit.support or 0)
+        if source is not None and (number >= len(supports) or supports[number].source != source):
             raise Refused(409, "The supports have changed in the meantime; load the page again.")

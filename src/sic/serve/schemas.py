@@ -163,8 +163,12 @@ class Description(BaseModel):
 
 class EditRequest(BaseModel):
     action: Action = Field(examples=["drop"])
-    support: int | None = Field(None, description="The support's number, for all but add and reselect.", examples=[7])
-    source: str | None = Field(None, description="Its image's id: the edit is refused if that is another by now.")
+    support: int | str | None = Field(
+        None, description="For all but add and reselect: the id of the support's image, or its number.", examples=[7]
+    )
+    source: str | None = Field(
+        None, description="With a number: the id of the support's image. The edit is refused if it is another by now."
+    )
     image: str | None = Field(None, description="replace, add: the id of the training image.")
     label: str | None = Field(None, description="add, reselect: the class.")
 

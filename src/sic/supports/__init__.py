@@ -1,6 +1,6 @@
 """Choosing, holding and editing the supports that a SIC model reasons with."""
 
-from sic.supports.edits import Action, Edit, find_support, replaced
+from sic.supports.edits import Action, Edit, find_support, is_number, replaced, support_name
 from sic.supports.select import Selection, room_for, select, select_class, select_how
 from sic.supports.store import Support, read_supports, remove_unlisted, support_files, write_supports
 
@@ -10,13 +10,15 @@ __all__ = [
     "Selection",
     "Support",
     "find_support",
+    "is_number",
     "read_supports",
     "remove_unlisted",
-    "support_files",
     "replaced",
     "room_for",
     "select",
     "select_class",
     "select_how",
+    "support_files",
+    "support_name",
     "write_supports",
 ]

@@ -70,9 +70,22 @@ def replaced(supports: Sequence[Support], label: int, others: Sequence[Support])
     return sorted([*kept, *others], key=lambda support: support.label)
 
 
+def support_name(supports: Sequence[Support], index: int) -> str:
+    """What a support is called in commands: the id of its image, which stays when numbers move. Its number where that
+    image stands for several classes."""
+    source = supports[index].source
+    alone = sum(support.source == source for support in supports) == 1
+    return source if alone and not source.isdecimal() else str(index)
+
+
+def is_number(which: int | str | None) -> bool:
+    """Whether a support is named by its number, which another edit may have given to another support."""
+    return isinstance(which, int) or (isinstance(which, str) and which.isdecimal())
+
+
 def find_support(supports: Sequence[Support], which: int | str) -> int:
     """The index of a support that is named by its number or by its image's id."""
-    if isinstance(which, str) and not which.isdecimal():
+    if isinstance(which, str) and not is_number(which):
         found = [index for index, support in enumerate(supports) if support.source == which]
         if len(found) > 1:
             raise SicError(f"{which} is a support of several classes; say its number: {' or '.join(map(str, found))}.")
