@@ -35,7 +35,7 @@ def test_check_says_what_is_there(sic: Sic, table: Path) -> None:
     assert found["boxes"] == 3 and found["groups"] == 4 and found["usable"] is True
     assert found["problems"][:2] == [
         "Line 6 of pets.csv is not used: it points to 4.png, which does not exist.",
-        "The box 1, 1, 99, 9 of 1.png reaches over the edge of the image (32×24) and is cut off there.",
+        "The box 1, 1, 99, 9 of 1.png extends beyond the image (32×24) and is clipped.",
     ]
     words = sic("data", "check", table).stdout
     for expected in ("manifest (pets.csv)", "cat", "4.png, which does not exist", "3 boxes, 4 groups"):
@@ -46,13 +46,13 @@ def test_check_lists_everything_of_data_that_cannot_be_used(sic: Sic, tmp_path: 
     (tmp_path / "t.csv").write_text("path,label\n1.png,a\n2.png,b\n")
     found = sic.json("data", "check", tmp_path / "t.csv", code=1)
     assert found["usable"] is False and found["splits"] == {} and len(found["problems"]) == 3
-    assert "no training image" in found["problems"][0]
+    assert "no usable training images" in found["problems"][0]
 
 
 def test_check_knows_what_training_would_stop_at(sic: Sic, table: Path) -> None:
     table.write_text("path,labels\n0.png,a\n1.png,b\n2.png,a|c\n")
     found = sic.json("data", "check", table, code=1)
-    assert found["problems"][0].startswith("No training image shows 'c' and nothing else")
+    assert found["problems"][0].startswith("No training image has the label 'c' alone")
 
 
 def test_check_groups_and_layout(sic: Sic, bird_folders: Path, tmp_path: Path) -> None:
@@ -72,11 +72,11 @@ def test_show_draws_a_sheet(sic: Sic, table: Path, tmp_path: Path) -> None:
 
 
 def test_show_does_not_write_among_the_images(sic: Sic, bird_folders: Path) -> None:
-    assert "lies inside the images" in sic.refuse("data", "show", bird_folders, "--out", bird_folders / "sheet.png")
+    assert "is inside the dataset" in sic.refuse("data", "show", bird_folders, "--out", bird_folders / "sheet.png")
 
 
 def test_images_can_be_looked_at_cut_to_their_boxes(sic: Sic, table: Path, tmp_path: Path) -> None:
     found = sic.json("data", "check", table, "--roi", SIC_CACHE=str(tmp_path / "cache"))
     assert found["splits"] == {"train": 2, "test": 1} and found["boxes"] == 3
-    assert "3.png is not used: it has no box to be cut to." in found["problems"]
+    assert "3.png is not used: it has no box to crop to." in found["problems"]
     sic("data", "show", table, "--roi", "--out", tmp_path / "out" / "sheet.png", SIC_CACHE=str(tmp_path / "cache"))

@@ -15,10 +15,10 @@ def test_rounding_is_cut_off_without_a_word() -> None:
 @pytest.mark.parametrize(
     ("corners", "kept", "words"),
     [
-        ((-5, 1, 5, 5), (0, 1, 5, 5), "reaches over the edge"),
-        ((1, 1, 5, 11), (1, 1, 5, 9), "reaches over the edge"),
-        ((10, 1, 14, 5), None, "lies outside of the image (10×9)"),
-        ((-9, -9, -2, -2), None, "lies outside"),
+        ((-5, 1, 5, 5), (0, 1, 5, 5), "extends beyond the image"),
+        ((1, 1, 5, 11), (1, 1, 5, 9), "extends beyond the image"),
+        ((10, 1, 14, 5), None, "is outside the image (10×9)"),
+        ((-9, -9, -2, -2), None, "is outside"),
         ((4, 4, 4, 6), None, "has no area"),
         ((float("nan"), 1, 5, 5), None, "has no area"),
     ],

@@ -52,9 +52,9 @@ def test_everything_is_listed_at_once(tmp_path: Path) -> None:
     assert find_problems(data) == [
         "train/text.png cannot be used: not an image.",
         "train/gone.png cannot be used: no such file.",
-        "train/3.png (train) and test/same.bmp (test) are the same picture.",
-        "train/4.png (train) and test/near.jpg (test) are almost the same picture.",
-        "train/6.png and train/conflict.png are the same picture, but are labelled cat and dog.",
+        "train/3.png (train) and test/same.bmp (test) are the same image.",
+        "train/4.png (train) and test/near.jpg (test) are nearly the same image.",
+        "train/6.png and train/conflict.png are the same image but have the labels cat and dog.",
         "2 images in train are copies of others in it.",
         "1 image is less than 32 px wide or high: train/small.png (30×20).",
         "1 image is more than 4 times as long as wide: train/long.png (200×40).",
@@ -110,8 +110,8 @@ def test_one_file_listed_twice(tmp_path: Path) -> None:
     data = images(tmp_path)
     data.splits["test"].append(replace(data.splits["train"][0], labels=(1,)))
     assert find_problems(data) == [
-        "train/0.png (train) and train/0.png (test) are the same picture.",
-        "train/0.png and train/0.png are the same picture, but are labelled cat and dog.",
+        "train/0.png (train) and train/0.png (test) are the same image.",
+        "train/0.png and train/0.png are the same image but have the labels cat and dog.",
     ]
 
 
@@ -121,7 +121,7 @@ def test_several_labels_in_another_order_are_no_conflict(tmp_path: Path) -> None
     train += [sample(tmp_path, f"train/both{i}.png", picture(60), *labels) for i, labels in enumerate([(0, 1), (1, 0)])]
     assert find_problems(data) == ["1 image in train is a copy of others in it."]
     train.append(sample(tmp_path, "train/none.png", picture(60)))
-    assert "train/both0.png and train/none.png are the same picture, but are labelled cat and dog and nothing." in (
+    assert "train/both0.png and train/none.png are the same image but have the labels cat and dog and nothing." in (
         find_problems(data)
     )
 
@@ -135,7 +135,7 @@ def test_class_counts(tmp_path: Path) -> None:
     problems = [problem for problem in find_problems(data) if "cannot be used" not in problem]
     assert problems == [
         "9 classes have fewer than 5 training images: emu (1), bird0 (0), bird1 (0), bird2 (0), bird3 (0) and 4 more.",
-        "Classes are very uneven: cat has 46 training images, bird7 0.",
+        "The classes are imbalanced: cat has 46 training images, bird7 0.",
     ]
 
 

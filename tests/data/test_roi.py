@@ -87,13 +87,13 @@ def test_what_cannot_be_cut_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "words.png").write_text("not an image")
     data = sic.data.open(table(tmp_path, rows), roi=True)
     assert len(data.splits["train"]) == 2
-    assert data.skipped == [Skipped("none.png", "it has no box to be cut to"), Skipped("words.png", "not an image")]
+    assert data.skipped == [Skipped("none.png", "it has no box to crop to"), Skipped("words.png", "not an image")]
 
 
 def test_boxes_must_be_there_and_one_an_image(tmp_path: Path, bird_folders: Path) -> None:
     with pytest.raises(SicError, match=r"--roi .* has no boxes; leave it out"):
         sic.data.open(bird_folders, roi=True)
-    with pytest.raises(SicError, match=r"--roi needs one box an image, and 0.png has 2"):
+    with pytest.raises(SicError, match=r"--roi needs one box per image, but 0.png has 2"):
         sic.data.open(table(tmp_path, [*ROWS, "0.png,cat,train,1,1,2,2"]), roi=True)
 
 

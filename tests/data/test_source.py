@@ -54,7 +54,8 @@ def test_a_layout_can_be_named(tmp_path: Path) -> None:
         sic.data.open(tmp_path, layout="folders")
     assert sic.data.open(folder, layout="funnybirds").layout == "FunnyBirds"
     with pytest.raises(
-        SicError, match="no layout 'vco'; --layout knows funnybirds, voc, cub, dogs, rsna, manifest, shards, folders"
+        SicError,
+        match="--layout vco does not exist; choose from funnybirds, voc, cub, dogs, rsna, manifest, shards, folders",
     ):
         sic.data.open(folder, layout="vco")
     for name in ("voc", "cub", "dogs", "rsna", "manifest"):
@@ -94,9 +95,7 @@ def test_a_pattern_that_is_wrong_or_finds_nothing_is_an_error(tmp_path: Path) ->
     photos(tmp_path, *XRAYS)
     with pytest.raises(SicError, match=r"--group 'person\(' is not a regular expression"):
         sic.data.open(tmp_path, group="person(")
-    with pytest.raises(
-        SicError, match=r"--group 'patient' is found in no image's name, such as train/ill/person1_virus_6"
-    ):
+    with pytest.raises(SicError, match=r"--group 'patient' matches no image path, such as train/ill/person1_virus_6"):
         sic.data.open(tmp_path, group="patient")
 
 
@@ -105,7 +104,8 @@ def test_classes_that_differ_in_case_only_are_a_problem(tmp_path: Path) -> None:
     data = sic.data.open(tmp_path)
     if len(data.classes) == 3:  # some file systems cannot hold both
         assert data.problems == [
-            "The names of the classes 'Cat' and 'cat' differ in case only; if they mean the same, give them one name."
+            "The names of the classes 'Cat' and 'cat' differ in case only; "
+            "if they are the same class, give them one name."
         ]
 
 

@@ -42,7 +42,7 @@ def gathered(root: Path, listener: Silent | None = None, *, allow_leaks: bool = 
 
 @pytest.mark.parametrize("split", ["val", "test"])
 @pytest.mark.parametrize(
-    ("change", "words"), [(lambda image: image, "the same picture"), (jpeg, "almost the same picture")]
+    ("change", "words"), [(lambda image: image, "the same image"), (jpeg, "nearly the same image")]
 )
 def test_a_copy_that_is_held_out_stops_the_run(tmp_path: Path, split: str, change: Callable, words: str) -> None:
     root = draw(tmp_path / "data", {"train/a": 5, "train/b": 5, f"{split}/a": 2, f"{split}/b": 2})

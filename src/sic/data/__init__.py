@@ -1,4 +1,4 @@
-"""Reading image data in the layouts that people have it in."""
+"""Datasets of labelled images in many layouts, and the preprocessing of images."""
 
 from sic.data.dataset import Box, ImageData, Sample, Skipped, Task, UnusableData
 from sic.data.images import Preprocessing, UnreadableImage, read_image, to_tensor

@@ -14,11 +14,11 @@ from sic.data.images import UnreadableImage, image_size, read_image, reasons
 from sic.errors import SicError
 
 TOLERANCE = 1.0
-"""Pixels over the edge that are put down to rounding and cut off without a word."""
+"""Pixels beyond the edge that count as rounding and are clipped without a message."""
 
 
 def size_of(path: Path) -> tuple[int, int] | None:
-    """Width and height of an image; None if it cannot be read, which is said elsewhere."""
+    """Width and height of an image; None if it cannot be read, which is reported elsewhere."""
     try:
         return image_size(path)
     except UnreadableImage:
@@ -26,9 +26,9 @@ def size_of(path: Path) -> tuple[int, int] | None:
 
 
 def inside(boxes: Sequence[Box], size: tuple[int, int] | None, file: str) -> tuple[tuple[Box, ...], list[str]]:
-    """The boxes cut to an image of (width, height), and a sentence for each that needed more than rounding.
+    """Clip boxes to an image of (width, height); also returns a sentence for each box that needed more than rounding.
 
-    Boxes without area inside the image are dropped. An unknown size is no edge.
+    Boxes without area inside the image are dropped. Without a size, nothing is clipped.
     """
     width, height = size or (float("inf"), float("inf"))
     kept, problems = [], []
@@ -44,11 +44,11 @@ def inside(boxes: Sequence[Box], size: tuple[int, int] | None, file: str) -> tup
         if not (box.left < box.right and box.top < box.bottom):
             problems.append(f"{where} has no area and is dropped.")
         elif not (cut.left < cut.right and cut.top < cut.bottom):
-            problems.append(f"{where} lies outside of the image ({_size(size)}) and is dropped.")
+            problems.append(f"{where} is outside the image ({_size(size)}) and is dropped.")
         else:
             kept.append(cut)
             if _furthest(box, cut) > TOLERANCE:
-                problems.append(f"{where} reaches over the edge of the image ({_size(size)}) and is cut off there.")
+                problems.append(f"{where} extends beyond the image ({_size(size)}) and is clipped.")
     return tuple(kept), problems
 
 
@@ -57,25 +57,25 @@ def _size(size: tuple[int, int] | None) -> str:
 
 
 def _furthest(box: Box, cut: Box) -> float:
-    """How far a box reaches over the edges."""
+    """How far a box extends beyond the edges."""
     return max(cut.left - box.left, cut.top - box.top, box.right - cut.right, box.bottom - cut.bottom)
 
 
 class NoBoxes(SicError):
-    """There is not one box an image to cut it to."""
+    """The images do not have one box each to crop to."""
 
 
 def cut_to_boxes(data: ImageData, folder: Path, progress: Progress | None = None) -> ImageData:
-    """The same samples with the part of each image that its box holds; the box goes along.
+    """Crop every image to its box; the boxes are kept, relative to the crop.
 
-    The cut images are files below `folder`, made once: whoever reads a sample's file sees what the model sees.
+    The crops are files below `folder`, written once, so the file of a sample is the image that the model sees.
     """
     whole = [sample for samples in data.splits.values() for sample in samples]
     if not any(sample.boxes for sample in whole):
-        raise NoBoxes(f"--roi cuts images to their box, and {data.root} ({data.layout}) has no boxes; leave it out.")
+        raise NoBoxes(f"--roi crops images to their box, but {data.root} ({data.layout}) has no boxes; leave it out.")
     for sample in whole:
         if len(sample.boxes) > 1:
-            raise NoBoxes(f"--roi needs one box an image, and {sample.id} has {len(sample.boxes)}; leave it out.")
+            raise NoBoxes(f"--roi needs one box per image, but {sample.id} has {len(sample.boxes)}; leave it out.")
     cut: dict[str, Sample] = {}
     skipped = []
     with ThreadPoolExecutor() as pool:
@@ -93,16 +93,16 @@ def cut_to_boxes(data: ImageData, folder: Path, progress: Progress | None = None
 
 
 def _cut(sample: Sample, folder: Path) -> Sample | str:
-    """The sample with its cut image, or why there is none."""
+    """The sample with its cropped image, or the reason why there is none."""
     if not sample.boxes:
-        return "it has no box to be cut to"
+        return "it has no box to crop to"
     (box,) = sample.boxes
     left, top = floor(box.left), floor(box.top)
     region = left, top, ceil(box.right), ceil(box.bottom)
     try:
         with reasons(sample.path):
             state = sample.path.stat()
-        # Another folder where the file or its box has changed.
+        # A new folder if the file or its box has changed.
         what = f"{sample.path.resolve()} {state.st_mtime_ns} {state.st_size} {region}"
         file = folder / hashlib.sha256(what.encode()).hexdigest()[:16] / f"{sample.path.stem}.png"
         if not file.is_file():

@@ -1,4 +1,4 @@
-"""What is wrong with a set of images, all at once and before anything is trained on it."""
+"""Find all problems of a dataset before training."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -14,32 +14,32 @@ from sic.data.split import SMALLEST_CLASS
 
 SMALLEST_SIDE = 32
 UNEVEN = 10
-"""Times as many images of the most frequent class as of the rarest."""
+"""Ratio of the images of the most and the least frequent class that gives a warning."""
 NAMED = 5
-"""Files or classes that a sentence names as examples."""
+"""The most files or classes that a sentence names as examples."""
 
 
 @dataclass(frozen=True)
 class Leak:
-    """Two splits share a picture, or a patient: figures of the second one say nothing about new images."""
+    """Two splits share an image or a patient, so metrics on the second one do not generalise to new images."""
 
     kind: Literal["same", "near", "group"]
     splits: tuple[str, str]
     samples: tuple[str, str]
-    """Ids, one of each split."""
+    """Two ids, one from each split."""
 
     def __str__(self) -> str:
         first, second = (f"{sample} ({split})" for sample, split in zip(self.samples, self.splits, strict=True))
         what = {
-            "same": "are the same picture",
-            "near": "are almost the same picture",
+            "same": "are the same image",
+            "near": "are nearly the same image",
             "group": "belong to the same group (patient, specimen, …)",
         }
         return f"{first} and {second} {what[self.kind]}."
 
 
 def find_problems(data: ImageData, progress: Progress | None = None) -> list[str]:
-    """Sentences on files, pictures, labels and classes, beside those that `data` holds since it was opened."""
+    """Problems of files, images, labels and classes as sentences, in addition to those found when `data` was opened."""
     prints, unreadable = _read(data, progress)
     return [
         *unreadable,
@@ -54,9 +54,9 @@ def find_problems(data: ImageData, progress: Progress | None = None) -> list[str
 def leaks(
     data: ImageData, prints: Mapping[Path, Fingerprint] | None = None, progress: Progress | None = None
 ) -> list[Leak]:
-    """Pictures and groups that are in two splits: one pair for each picture of the later split, and for each group.
+    """Images and groups that are in two splits: one pair for each image of the later split, and for each group.
 
-    Every file is decoded, unless `prints` has the fingerprints; samples without one are then only compared by group.
+    Every file is decoded unless `prints` holds the fingerprints; samples without one are then compared by group only.
     """
     if prints is None:
         prints, _ = _read(data, progress)
@@ -68,7 +68,7 @@ def leaks(
 
 
 def _read(data: ImageData, progress: Progress | None) -> tuple[dict[Path, Fingerprint], list[str]]:
-    """Fingerprints, and sentences on the files that have none."""
+    """Fingerprints, and a sentence for each file without one."""
     samples = [sample for split in data.splits.values() for sample in split]
     found = read_fingerprints([sample.path for sample in samples], progress)
     names = {sample.path: sample.id for sample in samples}
@@ -97,7 +97,7 @@ def _shared_pictures(data: ImageData, one: str, other: str, prints: Mapping[Path
 
 
 def _conflicts(data: ImageData, prints: Mapping[Path, Fingerprint]) -> Iterator[str]:
-    """One picture, two answers; whatever the splits."""
+    """Images with two different labels, in any split."""
     known: dict[bytes, dict[tuple[int, ...], Sample]] = defaultdict(dict)
     for samples in data.splits.values():
         for sample in samples:
@@ -106,7 +106,7 @@ def _conflicts(data: ImageData, prints: Mapping[Path, Fingerprint]) -> Iterator[
     for versions in known.values():
         for one, other in combinations(versions.values(), 2):
             first, second = (" and ".join(data.classes[i] for i in s.labels) or "nothing" for s in (one, other))
-            yield f"{one.id} and {other.id} are the same picture, but are labelled {first} and {second}."
+            yield f"{one.id} and {other.id} are the same image but have the labels {first} and {second}."
 
 
 def _copies(data: ImageData, prints: Mapping[Path, Fingerprint]) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _counts(data: ImageData) -> Iterator[str]:
     (most, highest), (least, lowest) = counts.most_common()[0], counts.most_common()[-1]
     if highest >= UNEVEN * max(lowest, 1):
         yield (
-            f"Classes are very uneven: {data.classes[most]} has {highest} training images, "
+            f"The classes are imbalanced: {data.classes[most]} has {highest} training images, "
             f"{data.classes[least]} {lowest}."
         )
 

@@ -1,4 +1,4 @@
-"""What a set of labelled images is, whatever layout it came in."""
+"""Labelled images in splits, independent of their layout on disk."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from sic.errors import SicError
 
 Task = Literal["single", "multi"]
 Progress = Callable[[int, int], None]
-"""Told how many are done, and of how many."""
+"""Called with the number of finished items and their total."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """Where an image shows a class: pixels of the upright image, `right` and `bottom` just outside."""
+    """The bounding box of an object in pixels of the upright image; `right` and `bottom` are exclusive."""
 
     label: int
     left: float
@@ -23,7 +23,7 @@ class Box:
     right: float
     bottom: float
     difficult: bool = False
-    """Hard to recognise, say those who drew it: does not make the class a label of the image."""
+    """Marked as hard to recognise; a difficult box does not make its class a label of the image."""
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,23 @@ class Sample:
     """One labelled image."""
 
     id: str
-    """Its path below the data's root: what people are shown."""
+    """Its path below the root of the dataset, for people."""
     path: Path
     labels: tuple[int, ...]
-    """Class indices. Several: a multi-label image, or (FunnyBirds) several answers that would be right."""
+    """Class indices; several for multi-label images and, in FunnyBirds, for images with several correct answers."""
     boxes: tuple[Box, ...] = ()
     group: str | None = None
-    """Patient, specimen, …: images of one group are never split apart."""
+    """Patient, specimen, …; images of one group stay in one split."""
 
     @property
     def unsure(self) -> tuple[int, ...]:
-        """Classes with difficult boxes only: neither shown nor absent, so they should count neither way."""
+        """Classes with difficult boxes only, which count neither as present nor as absent."""
         return tuple(sorted({box.label for box in self.boxes if box.difficult}.difference(self.labels)))
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that is not used, and why."""
+    """A file that is not used, and the reason."""
 
     file: str
     reason: str
@@ -58,7 +58,7 @@ class Skipped:
 
 @dataclass
 class ImageData:
-    """Labelled images in splits; `skipped` says what was left out, `problems` (sentences) what is odd but used."""
+    """Labelled images in splits. `skipped`: files that are not used; `problems`: sentences about questionable ones."""
 
     name: str
     root: Path
@@ -69,17 +69,17 @@ class ImageData:
     skipped: list[Skipped] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     opened_with: dict[str, str | bool | None] = field(default_factory=dict)
-    """How to open it again: the arguments of `sic.data.open`."""
+    """The arguments of `sic.data.open` that open it again."""
 
 
 def require_outside(out: Path, data: ImageData) -> None:
-    """Refuse to write among the images: what is written there would be read as data the next time."""
+    """Refuse to write into the dataset, because the files would be read as data the next time."""
     if data.root.resolve() in (out.resolve(), *out.resolve().parents):
-        raise SicError(f"--out {out} lies inside the images in {data.root}; choose a place outside of them.")
+        raise SicError(f"--out {out} is inside the dataset {data.root}; choose a folder outside of it.")
 
 
 class UnusableData(SicError):
-    """Nothing can be trained on this data; `data` holds what was found and what is wrong with it."""
+    """No model can be trained on this dataset; `data` holds the images that were found, and the problems."""
 
     def __init__(self, sentence: str, data: ImageData) -> None:
         super().__init__(sentence)
@@ -87,22 +87,22 @@ class UnusableData(SicError):
 
 
 def require_training_images(data: ImageData) -> ImageData:
-    """The data, if it has training images of at least two classes."""
+    """The dataset, if it has training images of at least two classes; else `UnusableData`."""
     train = data.splits.get("train", [])
     shown = {label for sample in train for label in sample.labels}
     if len(shown) >= 2:
         return data
-    what = "training images of one class only" if shown else "no training image that can be used"
+    what = "training images of one class only" if shown else "no usable training images"
     wrong = [*map(str, data.skipped), *data.problems]
     why = f"the first of {len(wrong)} problems: {wrong[0]}" if wrong else "sic needs at least two classes."
     raise UnusableData(f"{data.root} ({data.layout}) holds {what}; {why}", data)
 
 
 def without_supports(data: ImageData) -> list[str]:
-    """A sentence for each class that training would stop at: no training image shows it and nothing else."""
+    """A sentence for each class that has no training image with this label alone, which training needs."""
     alone = {sample.labels[0] for sample in data.splits.get("train", []) if len(sample.labels) == 1}
     return [
-        f"No training image shows {name!r} and nothing else, so nothing can stand for that class; add such images."
+        f"No training image has the label {name!r} alone, so the class can have no supports; add such images."
         for label, name in enumerate(data.classes)
         if label not in alone
     ]
@@ -115,7 +115,7 @@ def same_but_for_case(classes: tuple[str, ...]) -> list[str]:
         spellings[name.casefold()].append(name)
     return [
         f"The names of the classes {' and '.join(map(repr, names))} differ in case only; "
-        "if they mean the same, give them one name."
+        "if they are the same class, give them one name."
         for names in spellings.values()
         if len(names) > 1
     ]

@@ -1,4 +1,4 @@
-"""DICOM files to 8-bit RGB, as a viewer would first show them (needs the extra `dicom`)."""
+"""Read DICOM files as 8-bit RGB, with the default window of a viewer (needs the extra `dicom`)."""
 
 import warnings
 from collections.abc import Iterator
@@ -44,15 +44,15 @@ PICTURE = [
     *(f"{colour}PaletteColorLookupTableData" for colour in ("Red", "Green", "Blue")),
     *(f"Segmented{colour}PaletteColorLookupTableData" for colour in ("Red", "Green", "Blue")),
 ]
-"""All that is read of a file: what it says about the patient is passed over, and cannot turn up anywhere."""
+"""The only elements that are read; patient data is skipped and cannot leak."""
 
 DECODERS = "pip install 'pylibjpeg[all]'"
 
 
 def read_dicom(file: Path | BinaryIO) -> Image.Image:
-    """One picture: modality table or rescaling, VOI table or window, MONOCHROME1 inverted, scaled to 8 bits.
+    """Read one image: modality table or rescaling, VOI table or window, MONOCHROME1 inverted, scaled to 8 bits.
 
-    Of several windows the first counts. Grey values without any span their own range if they have more than 8 bits.
+    The first of several windows is used. Without a window, grey values of more than 8 bits are scaled to their range.
     """
     with reasons(_path(file)), _own_words():
         dataset = _read(file, PICTURE)
@@ -82,7 +82,7 @@ def _path(file: Path | BinaryIO) -> Path | None:
 
 @contextmanager
 def _own_words() -> Iterator[None]:
-    """Errors of pydicom quote the file; ours do not, and its warnings are not shown."""
+    """Hide the warnings and errors of pydicom, because they quote the file."""
     try:
         import pydicom  # noqa: F401
     except ImportError:
@@ -93,7 +93,7 @@ def _own_words() -> Iterator[None]:
             yield
         except (UnreadableImage, FileNotFoundError, PermissionError, IsADirectoryError):
             raise
-        except Exception:  # what is wrong with a file can fail anywhere in pydicom, in any way
+        except Exception:  # a damaged file can raise any exception in pydicom
             raise UnreadableImage("not a DICOM file, or a damaged one") from None
 
 
@@ -121,7 +121,7 @@ def _refuse_what_is_no_picture(dataset: "Dataset") -> None:
         raise UnreadableImage(f"a DICOM file without an image ({dataset.SOPClassUID.name})")
     frames = int(dataset.get("NumberOfFrames") or 1)
     if frames > 1:
-        raise UnreadableImage(f"a DICOM file of {frames} frames; save the one that counts as a file of its own")
+        raise UnreadableImage(f"a DICOM file of {frames} frames; save one frame as a file of its own")
     photometric = dataset.PhotometricInterpretation
     if not photometric.startswith(("MONOCHROME", "RGB", "YBR", "PALETTE")):
         raise UnreadableImage(f"a DICOM file with unusual colours ({photometric})")
@@ -130,7 +130,7 @@ def _refuse_what_is_no_picture(dataset: "Dataset") -> None:
 
 
 def _decode(dataset: "Dataset") -> Values:
-    """Stored values, H×W, or RGB, H×W×3."""
+    """The stored values, H×W, or RGB, H×W×3."""
     from pydicom.pixels.decoders.base import get_decoder
     from pydicom.pixels.utils import pixel_array
 
@@ -143,7 +143,7 @@ def _decode(dataset: "Dataset") -> Values:
         raise UnreadableImage(f"a DICOM file compressed as {syntax.name}, which needs a decoder: {DECODERS}")
     try:
         return pixel_array(dataset, index=0)
-    except Exception as error:  # decoders fail in any way
+    except Exception as error:  # decoders raise any exception
         if syntax.is_encapsulated:
             more = f"; another decoder may help: {DECODERS}" if decoder.missing_dependencies else ""
             raise UnreadableImage(f"a DICOM file that cannot be decoded as {syntax.name}{more}") from None
@@ -153,7 +153,7 @@ def _decode(dataset: "Dataset") -> Values:
 
 
 def _palette(stored: Values, dataset: "Dataset") -> Values:
-    """H×W indices → H×W×3 in [0, 1]."""
+    """Palette indices H×W as colours H×W×3 in [0, 1]."""
     from pydicom.pixels.processing import apply_color_lut
 
     entries, first, bits = dataset.RedPaletteColorLookupTableDescriptor
@@ -163,7 +163,7 @@ def _palette(stored: Values, dataset: "Dataset") -> Values:
 
 
 def _grey(stored: Values, dataset: "Dataset") -> Values:
-    """Stored values → brightness in [0, 1]."""
+    """Stored values as brightness in [0, 1]."""
     values = np.nan_to_num(_modality(stored, dataset), posinf=0, neginf=0)
     if dataset.get("VOILUTSequence"):
         table = dataset.VOILUTSequence[0]
@@ -181,7 +181,7 @@ def _grey(stored: Values, dataset: "Dataset") -> Values:
 
 
 def _modality(stored: Values, dataset: "Dataset") -> Values:
-    """What the device measured, in its own unit."""
+    """The measured values in the unit of the device."""
     if dataset.get("ModalityLUTSequence"):
         return _look_up(stored, dataset.ModalityLUTSequence[0], dataset)
     slope, intercept = dataset.get("RescaleSlope"), dataset.get("RescaleIntercept")
@@ -220,5 +220,5 @@ def _highest(bits: int) -> int:
 
 
 def _rgb(values: Values) -> Image.Image:
-    """[0, 1], H×W or H×W×3 → 8 bits."""
+    """Values in [0, 1], H×W or H×W×3, as 8 bits."""
     return Image.fromarray(np.rint(values * 255).clip(0, 255).astype(np.uint8)).convert("RGB")

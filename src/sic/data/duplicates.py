@@ -1,7 +1,7 @@
-"""The same picture twice, whatever was done to the file: re-encoded, resized, slightly brighter, slightly cropped.
+"""Find duplicate images, also if they were re-encoded, resized, brightened a little or cropped a little.
 
-A 64-bit perceptual hash finds candidates among all pairs. Hashes of X-rays or of rendered scenes are alike without
-being copies, so a candidate counts only if the two pictures, laid over each other, agree in their details.
+A 64-bit perceptual hash finds candidates among all pairs. X-rays or rendered scenes can have similar hashes without
+being copies, so a candidate counts only if the details of the two aligned images agree.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ from sic.data.loader import loader
 Array = NDArray[np.float32]
 
 SIDE = 64
-"""Of the reduced grey picture that is kept of every image."""
+"""Side of the reduced grey image that is kept of every image."""
 SMALLEST = 32
-"""Short side in pixels below which a picture has too little detail to be called a near copy of another."""
+"""Short side in pixels below which an image has too little detail to be a near duplicate."""
 MOST_BITS = 10
 """Different bits of two hashes. Copies differ in 6 at most (399 of 400), those cropped by 4 % in 10 (93 of 100)."""
 ALIKE = 0.7
-"""Least correlation of the details at 32×32 before the pictures are aligned."""
+"""The lowest correlation of the details at 32×32 before the images are aligned."""
 STAGES = (2, 0.93), (1, 0.98)
 """Of aligned pictures: by what they are reduced, and the least correlation of their details.
 
@@ -42,25 +42,25 @@ Measured: copies end above 0.98 (398 of 400 at least), different X-rays and phot
 the same pose can reach 0.988 (3 in 21 million pairs are above 0.98).
 """
 FURTHEST = 0.12
-"""Furthest that a picture is moved or stretched, in units of half its side."""
+"""The most that an image is shifted or stretched, in units of half its side."""
 CANDIDATES = 256, 4
-"""Most candidates of an image by hash, and of these by correlation: bounds the work where all pictures are alike."""
+"""The most candidates of an image by hash, and of these by correlation; bounds the work if all images are similar."""
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What is kept of a picture to recognise it."""
+    """The fingerprint of an image."""
 
     size: tuple[int, int]
     """Width and height."""
     digest: bytes
-    """Of the decoded pixels: equal for equal pictures in different file formats."""
+    """A checksum of the decoded pixels, which is equal for equal images in different file formats."""
     grey: Pixels
     """SIDE×SIDE."""
 
 
 def fingerprint(image: Image.Image) -> Fingerprint:
-    """Of an RGB image; costs 0.5 ms for 256×256 pixels, 0.1 s for 12 megapixels: less than decoding it."""
+    """The fingerprint of an RGB image; takes 0.5 ms for 256×256 pixels and 0.1 s for 12 megapixels."""
     digest = hashlib.blake2b(image.tobytes(), digest_size=16, key=repr(image.size).encode())
     grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     return Fingerprint(image.size, digest.digest(), np.array(grey))
@@ -81,7 +81,7 @@ class _Fingerprints(Dataset[Fingerprint | str]):
 
 
 def read_fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> dict[Path, Fingerprint | str]:
-    """Decode every file once, in worker processes. An unreadable file yields the reason."""
+    """Decode every file once, in worker processes; for an unreadable file, the reason."""
     paths = list(dict.fromkeys(paths))
     workers = min(8, os.cpu_count() or 1) if len(paths) >= 256 else 0
     found: dict[Path, Fingerprint | str] = {}
@@ -93,7 +93,7 @@ def read_fingerprints(paths: Sequence[Path], progress: Progress | None = None) -
 
 
 def near_copies(first: Sequence[Fingerprint], second: Sequence[Fingerprint]) -> list[tuple[int, int]]:
-    """Pairs of positions that show the same picture: for each of `second` the closest of `first`, if there is one."""
+    """Pairs of positions of the same image: for each of `second` the closest of `first`, if there is one."""
     rows, columns = _detailed(first), _detailed(second)
     a, b = _greys(first, rows), _greys(second, columns)
     closest = {j: i for block in _candidates(a, b) for i, j in _confirmed(a, b, block)}
@@ -101,7 +101,7 @@ def near_copies(first: Sequence[Fingerprint], second: Sequence[Fingerprint]) -> 
 
 
 def copies_within(prints: Sequence[Fingerprint], progress: Progress | None = None) -> list[list[int]]:
-    """Positions of pictures that are the same, or nearly so: sets of two or more, copies of copies included."""
+    """Sets of two or more positions of images that are the same or nearly so, including copies of copies."""
     first: dict[bytes, int] = {}
     links = [(first.setdefault(p.digest, position), position) for position, p in enumerate(prints)]
     rows = [position for position in _detailed(prints) if first[prints[position].digest] == position]
@@ -131,7 +131,8 @@ def _reduced(pictures: NDArray[np.uint8], by: int) -> Array:
 
 
 def hashes(pictures: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """N×SIDE×SIDE → N×64 bits: which of the 8×8 lowest frequencies are above their median, brightness left out."""
+    """Perceptual hashes, N×SIDE×SIDE → N×64 bits: which of the 8×8 lowest frequencies are above their median, without
+    the mean brightness."""
     frequencies = dctn(_reduced(pictures, 2), axes=(1, 2))[:, :8, :8].reshape(len(pictures), 64)
     frequencies[:, 0] = 0
     bits = frequencies > np.median(frequencies, axis=1, keepdims=True)
@@ -139,14 +140,14 @@ def hashes(pictures: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def _details(pictures: Array) -> Array:
-    """Smoothed a little, less the surroundings: free of what all X-rays, or all pictures of a scene, share."""
+    """The details of images: smoothed a little, minus a local mean, which removes what all X-rays have in common."""
     return gaussian_filter(pictures, (0, 1, 1)) - gaussian_filter(pictures, (0, 3, 3))
 
 
 def _candidates(
     a: Pixels, b: Pixels, earlier: bool = False, progress: Progress | None = None
 ) -> Iterator[NDArray[np.int64]]:
-    """Blocks of pairs, n×2, with similar hashes and similar details; `earlier`: only those with i < j."""
+    """Blocks of pairs, n×2, with similar hashes and similar details; with `earlier`, only i < j."""
     if not len(a) or not len(b):
         return
     hash_a, detail_a = _signature(a)
@@ -177,14 +178,14 @@ def _signature(pictures: Pixels) -> tuple[NDArray[np.uint64], Array]:
 
 
 def _least(row: NDArray[np.int64], cost: NDArray[Any], number: int) -> NDArray[np.int64]:
-    """Positions of the `number` entries of least cost of each row."""
+    """Positions of the `number` entries with the lowest cost in each row."""
     order = np.lexsort((cost, row))
     rank = np.arange(len(order)) - np.searchsorted(row[order], row[order])
     return order[rank < number]
 
 
 def _confirmed(a: NDArray[np.uint8], b: NDArray[np.uint8], pairs: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The pairs that agree once one picture is moved and stretched onto the other, the best of them last."""
+    """The pairs that agree after one image is aligned with the other, the best ones last."""
     moves = np.zeros((len(pairs), 4), np.float32)
     for reduction, least in STAGES:
         first, second = _details(_reduced(a[pairs[:, 0]], reduction)), _details(_reduced(b[pairs[:, 1]], reduction))
@@ -198,10 +199,10 @@ def _confirmed(a: NDArray[np.uint8], b: NDArray[np.uint8], pairs: NDArray[np.int
 
 
 def align(a: Array, b: Array, moves: Array, steps: int = 4) -> tuple[Array, Array]:
-    """`a` (N×S×S) moved and stretched to lie on `b`, and the moves.
+    """`a` (N×S×S) aligned with `b`, and the moves.
 
-    A move (y, x, stretch y, stretch x), in units of half the side, is found by Gauss-Newton steps (Lucas and Kanade),
-    starting from `moves`.
+    Gauss-Newton steps (Lucas and Kanade) find a move (y, x, stretch y, stretch x), in units of half the side, starting
+    from `moves`.
     """
     middle = (a.shape[1] - 1) / 2
     grid = (np.mgrid[: a.shape[1], : a.shape[2]].astype(np.float32) - middle) / middle
@@ -226,7 +227,7 @@ def align(a: Array, b: Array, moves: Array, steps: int = 4) -> tuple[Array, Arra
 
 
 def _inner(pictures: Array) -> Array:
-    """Without the rim, for which a moved picture may have no pixels."""
+    """The images without their border, where a shifted image may have no pixels."""
     rim = pictures.shape[1] // 16
     return pictures[:, rim:-rim, rim:-rim]
 

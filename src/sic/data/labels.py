@@ -1,4 +1,4 @@
-"""What samples show, as numbers to train on and to measure with."""
+"""The labels of samples as tensors, and average precision."""
 
 import math
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from torch import Tensor
 from sic.data.dataset import Sample, Task
 
 MAIN_SCORE: dict[Task, str] = {"single": "accuracy", "multi": "map"}
-"""The figure by which models are chosen, and that they are introduced with."""
+"""The metric that models are selected by."""
 SCORE_NAMES = {"accuracy": "Accuracy", "map": "Mean average precision"}
 
 
 def targets(samples: Sequence[Sample], classes: int) -> Tensor:
-    """n×C: 1 where a sample shows a class, 0 where it does not, NaN where nobody is sure: that counts neither way."""
+    """Targets n×C: 1 if a sample shows a class, 0 if not, NaN if unsure, which counts neither way."""
     result = torch.zeros(len(samples), classes)
     for row, sample in enumerate(samples):
         result[row, list(sample.unsure)] = math.nan
@@ -25,30 +25,30 @@ def targets(samples: Sequence[Sample], classes: int) -> Tensor:
 
 
 class Targets:
-    """`targets` of samples by position, made when they are asked for: all of them may not fit into memory."""
+    """`targets` of samples by position, computed on demand, because all of them may not fit into memory."""
 
     def __init__(self, samples: Sequence[Sample], classes: int) -> None:
         self.samples, self.classes = samples, classes
 
     def __getitem__(self, rows: int | NDArray[np.intp]) -> Tensor:
-        """C of one, N×C of several."""
+        """Targets C of one sample, or N×C of several."""
         if isinstance(rows, np.ndarray):
             return targets([self.samples[row] for row in rows], self.classes)
         return targets([self.samples[rows]], self.classes)[0]
 
 
 def split_targets(targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The same with 0 for NaN, and which of them count (bool)."""
+    """Targets with 0 instead of NaN, and a mask of those that count."""
     return targets.nan_to_num(0), ~targets.isnan()
 
 
 def average_precisions(scores: Tensor, targets: Tensor) -> list[float | None]:
-    """Of every class over the samples that count for it, not interpolated; None where none of these shows it.
+    """Average precision of every class over the samples that count for it (not interpolated); None without positives.
 
     >>> average_precisions(torch.tensor([[2.0], [1.0], [0.0]]), torch.tensor([[1.0], [math.nan], [0.0]]))
     [1.0]
     """
-    from sklearn.metrics import average_precision_score  # takes seconds to load, and predicting does not need it
+    from sklearn.metrics import average_precision_score  # slow to import, and not needed to predict
 
     truth, counts = split_targets(targets)
     return [
@@ -58,6 +58,6 @@ def average_precisions(scores: Tensor, targets: Tensor) -> list[float | None]:
 
 
 def mean_precision(precisions: Sequence[float | None]) -> float:
-    """mAP: the mean over the classes that have one; 0 where no class does."""
+    """mAP: the mean over the classes that have an average precision; 0 if none has."""
     known = [value for value in precisions if value is not None]
     return sum(known) / max(len(known), 1)

@@ -1,4 +1,4 @@
-"""Images inside tar files, without unpacking: a path that says where in the tar file the image begins."""
+"""Paths of images inside tar files, which contain the offset of the image, so that nothing is unpacked."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,8 @@ PLACE = re.compile(r"@\d+\+\d+")
 
 
 def member_path(shard: Path, name: str, offset: int, size: int) -> Path:
-    """
+    """The path of a member of a tar file.
+
     >>> member_path(Path("a.tar"), "x/1.jpg", 512, 99).as_posix()
     'a.tar/@512+99/1.jpg'
     """
@@ -15,12 +16,12 @@ def member_path(shard: Path, name: str, offset: int, size: int) -> Path:
 
 
 def is_member(path: Path) -> bool:
-    """Whether it is one of `member_path`."""
+    """Whether a path was made by `member_path`."""
     return PLACE.fullmatch(path.parent.name) is not None and path.parent.parent.suffix == ".tar"
 
 
 def member_bytes(path: Path) -> bytes | None:
-    """What a path of `member_path` leads to; None if it is one to a file."""
+    """The content of a member; None if the path is that of a file."""
     if not is_member(path):
         return None
     offset, size = map(int, path.parent.name[1:].split("+"))

@@ -1,4 +1,4 @@
-"""Decoded pixels of many images: every file is read once, in worker processes, before anything depends on it."""
+"""Decode the pixels of many images: every file is read and checked once, in worker processes."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ from sic.data.images import Pixels, Preprocessing, UnreadableImage, read_image
 from sic.data.loader import loader
 
 CACHE_LIMIT = 8 << 30
-"""Bytes of decoded pixels up to which they are kept; larger sets are decoded again whenever they are used."""
+"""The most bytes of decoded pixels that are cached; larger datasets are decoded at every use."""
 
 
 class PixelSource(Protocol):
@@ -26,7 +26,7 @@ class PixelSource(Protocol):
 
 
 class FirstLook(Dataset[tuple[Pixels, Fingerprint] | str]):
-    """Decodes files in loader workers: a picture, reduced, and its fingerprint; or why it cannot be read."""
+    """Decodes files in loader workers to a reduced image and its fingerprint, or the reason why it cannot be read."""
 
     def __init__(self, paths: Sequence[Path], preprocessing: Preprocessing) -> None:
         self.paths, self.preprocessing = list(paths), preprocessing
@@ -43,7 +43,7 @@ class FirstLook(Dataset[tuple[Pixels, Fingerprint] | str]):
 
 
 class CachedPixels:
-    """Pixels in one file, mapped into memory on first use (in each worker by itself)."""
+    """Pixels in one file, mapped into memory on first use (in each worker)."""
 
     def __init__(self, file: Path, shapes: list[tuple[int, int, int]]) -> None:
         self.file, self.shapes = file, shapes
@@ -63,7 +63,7 @@ class CachedPixels:
 
 
 class DecodedPixels:
-    """Pixels decoded at every use. A file that has become unreadable since it was checked is replaced by another."""
+    """Pixels decoded at every use. Another image replaces a file that has become unreadable since it was checked."""
 
     def __init__(self, samples: Sequence[Sample], preprocessing: Preprocessing) -> None:
         self.samples, self.preprocessing = list(samples), preprocessing
@@ -82,7 +82,7 @@ class DecodedPixels:
 
 @dataclass
 class Loaded:
-    """Samples that can be read; in the same order their pixels and fingerprints; and what was skipped."""
+    """The readable samples, their pixels and fingerprints in the same order, and the skipped files."""
 
     samples: list[Sample]
     pixels: PixelSource
@@ -97,7 +97,7 @@ def load_pixels(
     workers: int,
     progress: Progress | None = None,
 ) -> Loaded:
-    """Read every file once; its pixels go to `cache`."""
+    """Read every file once and cache its pixels."""
     usable: list[Sample] = []
     prints: list[Fingerprint] = []
     skipped: list[Skipped] = []

@@ -1,4 +1,4 @@
-"""A contact sheet: a few images of every class, with labels and boxes, to see whether the data is what one thinks."""
+"""A contact sheet: a few images of every class, with labels and boxes."""
 
 import math
 import random
@@ -14,7 +14,7 @@ PAPER, INK, FAINT, OWN, OTHER = "#ffffff", "#1c1c1c", "#e6e6e6", "#d55e00", "#56
 
 
 def contact_sheet(data: ImageData, per_class: int = 4, seed: int = 0) -> Image.Image:
-    """A strip per class, of training images. Boxes of the class are orange, others blue, difficult ones thin."""
+    """A row of training images per class. Boxes of the class are orange, others blue, difficult ones thin."""
     rng = random.Random(seed)
     width, height = per_class * (TILE + GAP) + GAP, HEADING + TILE + CAPTION + GAP
     columns = max(1, round(math.sqrt(len(data.classes) * height / width)))
@@ -29,7 +29,7 @@ def contact_sheet(data: ImageData, per_class: int = 4, seed: int = 0) -> Image.I
 def _strip(
     sheet: Image.Image, at: tuple[int, int], data: ImageData, label: int, per_class: int, rng: random.Random
 ) -> None:
-    """The name of a class, how many images show it, and some of them."""
+    """The name of a class, its number of images, and some of them."""
     left, top = at
     shown = [sample for sample in data.splits["train"] if label in sample.labels]
     draw = ImageDraw.Draw(sheet)
@@ -45,7 +45,7 @@ def _strip(
 
 
 def _tile(sample: Sample, label: int) -> Image.Image:
-    """The whole image in a square, with its boxes; or the reason why it cannot be read."""
+    """The image in a square with its boxes, or the reason why it cannot be read."""
     tile = Image.new("RGB", (TILE, TILE), FAINT)
     try:
         image = read_image(sample.path)
@@ -74,7 +74,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def _short(text: str, width: int, size: int) -> str:
-    """As much of a text as fits."""
+    """The text, shortened to fit."""
     font = _font(size)
     if font.getlength(text) <= width:
         return text

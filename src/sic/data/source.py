@@ -1,4 +1,4 @@
-"""`sic.data.open`: recognises what it is given."""
+"""`sic.data.open`: open a dataset in any layout."""
 
 import hashlib
 import os
@@ -26,12 +26,18 @@ def open(
     group: str | None = None,
     roi: bool = False,
 ) -> ImageData:
-    """Images in any of the `LAYOUTS`, recognised by what the folder (or table) holds, or the built-in `birds`.
+    """Open a dataset: a folder or a table in any of the `LAYOUTS`, or the built-in `birds`.
 
-    A folder of that name is opened as `./birds`, or as a `Path`. `layout` names one of the `LAYOUTS`, and nothing is
-    guessed. `group` is a regular expression that finds the group (patient, specimen) in a sample's id: what
-    its first group matched, or all that it matched. Images of one group are never split apart. `roi` cuts every image
-    to its box.
+    Args:
+        where: The folder or table, or "birds" (a folder of that name is `./birds`, or a `Path`).
+        progress: Called with the number of finished images and their total.
+        layout: One of the `LAYOUTS`; by default the layout is recognised.
+        group: A regular expression that finds the group (patient, specimen) in a sample's id: its first group, or the
+            whole match. Images of one group stay in one split.
+        roi: Crop every image to its bounding box.
+
+    Returns:
+        The samples by split, with the problems that were found.
     """
     pattern = _pattern(group)
     data = _read(where, progress, layout)
@@ -45,15 +51,17 @@ def open(
 
 def _read(where: str | Path, progress: Progress | None, layout: str | None) -> ImageData:
     if layout is not None and layout not in LAYOUTS:
-        raise SicError(f"There is no layout {layout!r}; --layout knows {', '.join(LAYOUTS)}.")
+        raise SicError(f"--layout {layout} does not exist; choose from {', '.join(LAYOUTS)}.")
     if where == BUILT_IN and layout is None:
         return replace(open_funnybirds(built_in_birds(progress)), name=BUILT_IN)
     root = Path(where)
     if not root.exists():
-        raise SicError(f"{root} does not exist; give a folder of class folders, or {BUILT_IN} for the built-in data.")
+        raise SicError(
+            f"{root} does not exist; give a folder of class folders, or {BUILT_IN} for the built-in dataset."
+        )
     if not root.is_dir() and (layout not in (None, "manifest") or root.suffix.lower() not in TABLES):
         raise SicError(
-            f"{root} is a file; give the folder that holds one folder of images per class, or a table of images "
+            f"{root} is a file; give a folder with one folder of images per class, or a table of images "
             f"({', '.join(sorted(TABLES))})."
         )
     if not root.is_dir():
@@ -64,7 +72,7 @@ def _read(where: str | Path, progress: Progress | None, layout: str | None) -> I
 
 
 def _recognised(root: Path) -> ImageData:
-    """Read by the first layout that recognises the folder, or the only folder in it: archives unpack that way."""
+    """Read with the first layout that recognises the folder or, as in unpacked archives, the only folder in it."""
     for folder in (root, *_only_folder(root)):
         for name, known in LAYOUTS.items():
             if name != "folders" and known.recognises(folder):
@@ -85,14 +93,14 @@ def _pattern(group: str | None) -> re.Pattern[str] | None:
 
 
 def _grouped(data: ImageData, pattern: re.Pattern[str]) -> ImageData:
-    """The same data with the group of every sample that the pattern finds one in."""
+    """The dataset with the groups of the samples that match the pattern."""
     splits = {
         split: [replace(sample, group=_group(sample.id, pattern)) for sample in samples]
         for split, samples in data.splits.items()
     }
     if all(sample.group is None for samples in splits.values() for sample in samples):
         example = next(sample.id for samples in splits.values() for sample in samples)
-        raise SicError(f"--group {pattern.pattern!r} is found in no image's name, such as {example}.")
+        raise SicError(f"--group {pattern.pattern!r} matches no image path, such as {example}.")
     return replace(data, splits=splits)
 
 
@@ -104,14 +112,14 @@ def _group(id: str, pattern: re.Pattern[str]) -> str | None:
 
 
 def cache_folder() -> Path:
-    """Where rendered data is kept between runs: `$SIC_CACHE`, or sic's place in the user's cache."""
+    """The folder for generated data: `$SIC_CACHE`, or `sic` in the user's cache folder."""
     if "SIC_CACHE" in os.environ:
         return Path(os.environ["SIC_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sic"
 
 
 def built_in_birds(progress: Progress | None = None) -> Path:
-    """The built-in birds, rendered on first use; the folder's name changes when their drawing does."""
+    """The folder of the built-in birds, rendered on first use; its name changes with the code that draws them."""
     from sic.data import birds, birds_layout
 
     drawing = b"".join(Path(str(module.__file__)).read_bytes() for module in (birds, birds_layout))

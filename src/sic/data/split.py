@@ -1,4 +1,4 @@
-"""Splitting off a validation set that looks like the rest."""
+"""Stratified splits."""
 
 import random
 from collections import Counter, defaultdict
@@ -9,16 +9,16 @@ from sic.data.dataset import Sample
 SMALLEST_CLASS = 5
 """Classes with fewer images keep all of them for training."""
 NO_CLASS = -1
-"""Stands for the class of images that show none."""
+"""The class of images without a label."""
 
 
 def stratified(
     samples: list[Sample], fraction: float, seed: int, together: Sequence[Sequence[int]] = ()
 ) -> tuple[list[Sample], list[Sample]]:
-    """(rest, held out): the same share of every class, an image counting for its rarest label.
+    """Split samples into (rest, held out), with the same share of every class; an image counts for its rarest label.
 
-    Images of a group stay together, and those whose positions are listed in `together`; the shares are then met as
-    closely as that allows. A class with a single group is not held out.
+    Images of one group stay together, and so do images whose positions are in one list of `together`; the shares are
+    then approximate. A class with a single group is not held out.
     """
     counts = Counter(label for sample in samples for label in sample.labels)
 
@@ -31,7 +31,7 @@ def stratified(
     total = Counter(rarest(sample.labels) for sample in samples)
     taken: Counter[int] = Counter()
     held: set[str] = set()
-    # Rarest first: what groups with a rare class bring along of the others counts when these have their turn.
+    # Rarest class first, because its groups can contain images of other classes, which then count for those.
     for label in sorted(by_class, key=lambda label: (counts[label], label)):
         units = by_class[label]
         random.Random(f"{seed}-{label}").shuffle(units)
@@ -46,7 +46,7 @@ def stratified(
 
 
 def _kept_together(samples: list[Sample], together: Sequence[Sequence[int]]) -> list[list[Sample]]:
-    """Groups, and images without one by themselves; the order depends on the ids alone."""
+    """Images that must stay together, as lists; the order depends on the ids only."""
     joined: dict[tuple[str, bool], tuple[str, bool]] = {}
 
     def unit(sample: Sample) -> tuple[str, bool]:

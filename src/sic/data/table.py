@@ -1,4 +1,4 @@
-"""Tables as people save them: CSV with commas, semicolons or tabs, with or without a BOM, and Parquet."""
+"""Read tables: CSV with commas, semicolons or tabs, with or without a BOM, and Parquet."""
 
 import codecs
 import csv
@@ -18,7 +18,7 @@ class Row:
     """One row: text by column name; a missing cell is empty."""
 
     place: str
-    """`Line 7`, or `Row 6` where a file has no lines."""
+    """`Line 7`, or `Row 6` in a file without lines."""
     cells: dict[str, str]
 
     def __getitem__(self, column: str) -> str:
@@ -39,7 +39,7 @@ def read_table(path: Path) -> Table:
 
 
 def columns_of(path: Path) -> tuple[str, ...]:
-    """The columns alone; none where the file is not a table that can be read."""
+    """The columns of a table; empty if the file cannot be read as a table."""
     try:
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet  # type: ignore[import-untyped]
@@ -77,7 +77,7 @@ def _decode(content: bytes, errors: str = "strict") -> str:
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Numbered lines, cut at whichever of comma, semicolon and tab the first one has most of."""
+    """Numbered lines, split at the most frequent of comma, semicolon and tab in the first line."""
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     for cells in reader:
@@ -106,7 +106,7 @@ def _column(name: str) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A Parquet value as a CSV would hold it: a list joined by `|`, a whole number without a point."""
+    """A Parquet value as text: lists joined by `|`, whole numbers without a decimal point."""
     if isinstance(value, list):
         return "|".join(map(_cell, value))
     if value is None or value != value:  # NaN is how pandas writes an empty cell

@@ -1,5 +1,5 @@
-"""Training transforms: bytes in, bytes N×3×S×S out. Chance is drawn as numbers where a batch is put together; moving
-the pixels by them is one batched operation, on the device that trains."""
+"""Training transforms: bytes in, bytes N×3×S×S out. The loader draws random parameters; one batched operation on the
+training device applies them."""
 
 import math
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from sic.settings import Augmentation
 
 @dataclass
 class Moves:
-    """What happens to each image of a batch."""
+    """The transforms of the images of a batch."""
 
     source: Tensor
-    """N×2×3: where (x, y, 1) of the result comes from; both run from -1 to 1 over the image."""
+    """N×2×3: maps (x, y, 1) of the result to the image; both range from -1 to 1."""
     extent: Tensor
     """N×2: width and height of each image within the canvas, as shares."""
     erased: Tensor
-    """N×4: left, top, right, bottom of what is blackened, as shares of the result; all 0 where nothing is."""
+    """N×4: left, top, right, bottom of the erased box, as shares of the result; all 0 without one."""
 
     def __getitem__(self, some: slice) -> "Moves":
         return Moves(self.source[some], self.extent[some], self.erased[some])
 
 
 def evaluation_view(images: Sequence[Pixels], preprocessing: Preprocessing) -> Tensor:
-    """Central crops, as the model sees images after training."""
+    """Central crops, as in evaluation."""
     empty = np.empty((0, preprocessing.size, preprocessing.size, 3), np.uint8)  # a batch may have no supports
     views = np.stack([preprocessing.crop(image) for image in images]) if images else empty
     return torch.from_numpy(views).permute(0, 3, 1, 2)
@@ -38,13 +38,13 @@ def evaluation_view(images: Sequence[Pixels], preprocessing: Preprocessing) -> T
 
 @dataclass(frozen=True)
 class TrainingTransform:
-    """none: the evaluation view. affine, xray: those on it. photo: that on the whole reduced image."""
+    """none: the evaluation view. affine, xray: transforms of that view. photo: crops of the whole reduced image."""
 
     augmentation: Augmentation
     preprocessing: Preprocessing
 
     def canvas(self, images: Sequence[Pixels]) -> Tensor:
-        """What is moved: N×3×H×W, images in the upper left corner where they differ in size."""
+        """The images to transform, N×3×H×W; images of different sizes are in the upper left corner."""
         if self.augmentation != "photo":
             return evaluation_view(images, self.preprocessing)
         height, width = (max(image.shape[side] for image in images) for side in (0, 1))
@@ -54,7 +54,7 @@ class TrainingTransform:
         return torch.from_numpy(canvas).permute(0, 3, 1, 2)
 
     def draw(self, images: Sequence[Pixels], generator: torch.Generator) -> Moves | None:
-        """What chance does to each image; None where nothing happens."""
+        """Random transforms of the images; None without augmentation."""
         number = len(images)
         nothing, whole = torch.zeros(number, 4), torch.ones(number, 2)
         if self.augmentation == "affine":
@@ -68,24 +68,24 @@ class TrainingTransform:
         return None
 
     def apply(self, canvas: Tensor, moves: Moves | None) -> Tensor:
-        """N×3×S×S bytes, where the canvas is."""
+        """The transformed images, N×3×S×S bytes, on the device of the canvas."""
         if moves is None:
             return canvas
         size = self.preprocessing.size
         grid = F.affine_grid(moves.source, [len(canvas), 3, size, size], align_corners=False)
         if self.augmentation == "photo":
-            # Stay half a pixel away from the edge of each image: beyond it lies what fills the canvas.
+            # Stay half a pixel away from the edge of each image, because the rest of the canvas is filling.
             pixel = 1 / (moves.extent * moves.extent.new_tensor([canvas.shape[3], canvas.shape[2]]))
             inside = (1 - pixel)[:, None, None]
             extent = moves.extent[:, None, None]
             grid = (torch.clamp(grid, -inside, inside) + 1) * extent - 1
-        # Black around X-rays, as is the air around a patient; elsewhere a mirror image: no corner can become a feature.
+        # X-rays are padded with black, like the air around a patient; others are mirrored, so corners are no feature.
         around = "zeros" if self.augmentation == "xray" else "reflection"
         moved = F.grid_sample(canvas.float(), grid, padding_mode=around, align_corners=False)
         return _erased(moved, moves.erased).round().to(torch.uint8)
 
     def __call__(self, images: Sequence[Pixels], generator: torch.Generator) -> Tensor:
-        """All of it at once."""
+        """Draw and apply the transforms."""
         return self.apply(self.canvas(images), self.draw(images, generator))
 
 
@@ -94,7 +94,7 @@ def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.G
 
 
 def _similarity(flip: Tensor, angle: Tensor, scale: Tensor) -> Tensor:
-    """N×2×2 of turns (in degrees) and enlargements after a flip: from places in the result to places in the image."""
+    """N×2×2: rotations (in degrees) and scales after a flip, from positions in the result to positions in the image."""
     cosine, sine = (angle * (math.pi / 180)).cos() / scale, (angle * (math.pi / 180)).sin() / scale
     return torch.stack([torch.stack([flip * cosine, -flip * sine], 1), torch.stack([sine, cosine], 1)], 1)
 
@@ -104,14 +104,14 @@ def _flips(number: int, generator: torch.Generator) -> Tensor:
 
 
 def affine(number: int, generator: torch.Generator) -> Tensor:
-    """Ours: flipped or not, turned by up to 12°, scaled by 0.85–1.15, shifted by up to 10 %. N×2×3."""
+    """The default: random flip, rotation by up to 12°, scale 0.85–1.15, shift by up to 10 %. N×2×3."""
     angle, scale = _uniform((number,), -12, 12, generator), _uniform((number,), 0.85, 1.15, generator)
     linear = _similarity(_flips(number, generator), angle, scale)
     return torch.cat([linear, _uniform((number, 2, 1), -0.2, 0.2, generator)], 2)  # an image is 2 wide
 
 
 def xray(number: int, generator: torch.Generator) -> Tensor:
-    """The paper's for chest X-rays: flipped, turned by up to 45°, scaled by 0.85–1.15, shifted by up to 15 %. N×2×3."""
+    """The paper's for chest X-rays: random flip, rotation by up to 45°, scale 0.85–1.15, shift by up to 15 %. N×2×3."""
     angle, scale = _uniform((number,), -45, 45, generator), _uniform((number,), 0.85, 1.15, generator)
     linear = _similarity(_flips(number, generator), angle, scale)
     shift = _uniform((number, 2, 1), -0.3, 0.3, generator)
@@ -119,7 +119,7 @@ def xray(number: int, generator: torch.Generator) -> Tensor:
 
 
 def photo(sides: Tensor, generator: torch.Generator, tries: int = 10) -> Tensor:
-    """The paper's for photographs: crops of 8–100 % of the area with sides 3:4 to 4:3, flipped or not. N×2×3.
+    """The paper's for photographs: crops of 8–100 % of the area with sides 3:4 to 4:3, random flip. N×2×3.
 
     `sides`: N×2, width and height. Like torchvision's RandomResizedCrop: the first of ten crops that fits into the
     image; if none does, the largest central one.
@@ -140,7 +140,7 @@ def photo(sides: Tensor, generator: torch.Generator, tries: int = 10) -> Tensor:
 
 
 def boxes(number: int, areas: tuple[float, float], generator: torch.Generator, tries: int = 10) -> Tensor:
-    """What every other image loses: a box of such a share of it, up to 3.3 times as long as wide. N×4."""
+    """Random erasing of every other image: a box of such a share of it, with sides up to 3.3:1. N×4."""
     area = _uniform((number, tries), *areas, generator)
     ratio = _uniform((number, tries), math.log(0.3), math.log(3.3), generator).exp()
     sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], 2)
@@ -152,7 +152,7 @@ def boxes(number: int, areas: tuple[float, float], generator: torch.Generator, t
 
 
 def _erased(images: Tensor, boxes: Tensor) -> Tensor:
-    """Black where a pixel's centre lies in the image's box."""
+    """Set the pixels whose centre is in the box to black."""
     height, width = images.shape[2:]
     left, top, right, bottom = boxes[:, :, None].unbind(1)
     x = (torch.arange(width, device=images.device) + 0.5) / width

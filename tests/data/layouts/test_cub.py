@@ -69,7 +69,7 @@ def test_all_problems_are_listed(root: Path) -> None:
         Skipped("images/x/5.jpg", "image_class_labels.txt gives it no class of classes.txt"),
         Skipped("images/x/6.jpg", "train_test_split.txt does not say 1 (training) or 0 (test)"),
     ]
-    assert len(data.problems) == 1 and "lies outside of the image (50×40)" in data.problems[0]
+    assert len(data.problems) == 1 and "is outside the image (50×40)" in data.problems[0]
 
 
 @pytest.mark.parametrize(

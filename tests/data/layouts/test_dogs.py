@@ -91,7 +91,7 @@ def test_one_list_alone_or_a_damaged_one_is_an_error(root: Path) -> None:
     with pytest.raises(SicError, match=r"test_list\.mat is not a list of Stanford Dogs"):
         open_dogs(root)
     (root / "lists" / "test_list.mat").unlink()
-    with pytest.raises(SicError, match=r"train_list\.mat is there without its counterpart"):
+    with pytest.raises(SicError, match=r"train_list\.mat has no counterpart"):
         open_dogs(root)
     with pytest.raises(SicError, match="is not Stanford Dogs"):
         open_dogs(root / "lists")

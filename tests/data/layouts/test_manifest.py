@@ -143,13 +143,13 @@ def test_all_problems_are_listed_with_their_lines(root: Path) -> None:
         "Line 4 of table.csv is not used: it points to images/gone.png, which does not exist.",
         "Line 6 of table.csv is not used: no path.",
         "Line 7 of table.csv is not used: no label for images/c.png.",
-        "Line 8 of table.csv is not used: 'maybe' is no split; write train, val or test.",
+        "Line 8 of table.csv is not used: 'maybe' is not a split; use train, val or test.",
         "Line 9 of table.csv is not used: a box needs one label, not 2.",
         "Line 10 of table.csv is not used: its box is not four numbers (1, 1, 2, wide).",
         "Line 11 of table.csv is not used: images/a.png has another split or group in line 2 of table.csv.",
         "The class z is not used: no training images.",
-        "The box 15, 1, 105, 6 of images/d.png reaches over the edge of the image (20×10) and is cut off there.",
-        "The box 55, 1, 64, 6 of images/d.png lies outside of the image (20×10) and is dropped.",
+        "The box 15, 1, 105, 6 of images/d.png extends beyond the image (20×10) and is clipped.",
+        "The box 55, 1, 64, 6 of images/d.png is outside the image (20×10) and is dropped.",
     ]
 
 
@@ -224,8 +224,6 @@ def test_text_that_is_not_utf8_is_an_error(root: Path) -> None:
 
 
 def test_a_table_that_points_nowhere_says_all_of_it(root: Path) -> None:
-    with pytest.raises(
-        UnusableData, match="no training image that can be used; the first of 2 problems: Line 2"
-    ) as caught:
+    with pytest.raises(UnusableData, match="no usable training images; the first of 2 problems: Line 2") as caught:
         sic.data.open(write(root, "path,label", "1.png,x", "2.png,y"))
     assert len(caught.value.data.skipped) == 2

@@ -94,8 +94,8 @@ def test_all_problems_are_listed(root: Path) -> None:
         f"Line 163 {line} no patientId, or a Target that is not 0 or 1; it is ignored.",
         f"Line 164 {line} no patientId, or a Target that is not 0 or 1; it is ignored.",
         f"Line 165 {line} a box that is not four numbers; it is ignored.",
-        "The box 10, 20, 310, 60.5 of stage_2_train_images/0000-aa.png reaches over the edge of the image (64×64) and "
-        "is cut off there.",
+        "The box 10, 20, 310, 60.5 of stage_2_train_images/0000-aa.png extends beyond the image (64×64) and "
+        "is clipped.",
     ]
 
 
@@ -144,6 +144,6 @@ def test_dicom_files_as_published(root: Path) -> None:
     label(root, "0000-aa,1000,1000,100,100,1", *rows()[1:])
     data = open_rsna(root)
     assert counts(data) == {"train": {0: 90, 1: 30}, "test": {0: 30, 1: 10}}
-    assert [said.partition("the image ")[2] for said in data.problems] == ["(1024×1024) and is cut off there."]
+    assert [said.partition("the image ")[2] for said in data.problems] == ["(1024×1024) and is clipped."]
     found, problems = sexes(data)
     assert sum(n for by_sex in found.values() for n in by_sex["F"].values()) == 80 and problems == []

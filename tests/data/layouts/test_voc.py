@@ -128,8 +128,8 @@ def test_boxes_outside_of_the_image_are_cut_or_dropped_and_reported(root: Path) 
     data = open_voc(root)
     assert data.splits["train"][0].boxes[1:] == (Box(CLASSES.index("dog"), 29, 19, 40, 30),)
     assert [said.split("JPEGImages/2008_000002.jpg ")[1] for said in data.problems] == [
-        "reaches over the edge of the image (40×30) and is cut off there.",
-        "lies outside of the image (40×30) and is dropped.",
+        "extends beyond the image (40×30) and is clipped.",
+        "is outside the image (40×30) and is dropped.",
         "has no area and is dropped.",
     ]
 

@@ -1,4 +1,4 @@
-"""CUB-200-2011: 200 kinds of birds, one box each, an official split into training and test images."""
+"""CUB-200-2011: 200 species of birds, one box per image, official training and test splits."""
 
 from pathlib import Path
 
@@ -14,7 +14,10 @@ def is_cub(root: Path) -> bool:
 
 
 def open_cub(root: Path) -> ImageData:
-    """Boxes are kept where `bounding_boxes.txt` is there. `001.Black_footed_Albatross` is `Black footed Albatross`."""
+    """Read CUB-200-2011, with boxes if there is a `bounding_boxes.txt`.
+
+    The class `001.Black_footed_Albatross` is called `Black footed Albatross`.
+    """
     files, labels, names, training = (_read(root / name) for name in LISTS)
     corners = _read(root / "bounding_boxes.txt") if (root / "bounding_boxes.txt").is_file() else {}
     numbers = sorted(names, key=int)
@@ -44,7 +47,7 @@ def open_cub(root: Path) -> ImageData:
 
 
 def _read(path: Path) -> dict[str, tuple[str, ...]]:
-    """The other words of each line, by the number that the line starts with."""
+    """The words of each line by its first word, a number."""
     try:
         lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

@@ -23,13 +23,15 @@ def _breeds(root: Path) -> list[Path]:
 
 
 def open_dogs(root: Path) -> ImageData:
-    """The lists (`train_list.mat`, `test_list.mat`) make the splits; without them, all images are for training.
+    """Read Stanford Dogs.
 
-    `n02085620-Chihuahua` is the class `Chihuahua`. An image may show several dogs: all boxes are of its class.
+    `train_list.mat` and `test_list.mat` give the splits; without them, all images are training images.
+
+    `n02085620-Chihuahua` is the class `Chihuahua`. An image may show several dogs; all boxes have its class.
     """
     folders = _breeds(root)
     if not folders:
-        raise SicError(f"{root} is not Stanford Dogs; give the folder that holds Images with a folder per breed.")
+        raise SicError(f"{root} is not Stanford Dogs; give the folder with Images, which has a folder per breed.")
     label = {folder.name: index for index, folder in enumerate(folders)}
     classes = tuple(folder.name.partition("-")[2].replace("_", " ") for folder in folders)
     found = {
@@ -59,12 +61,12 @@ def open_dogs(root: Path) -> ImageData:
 
 
 def _lists(root: Path) -> dict[str, list[str]] | None:
-    """Names below `Images/` by split. The lists' archive unpacks without a folder: they may lie in the root."""
+    """Names below `Images/` by split; the lists may be in the root, because their archive has no folder."""
     for folder in (root / "lists", root):
         files = {split: folder / f"{split}_list.mat" for split in ("train", "test")}
         there = [file for file in files.values() if file.is_file()]
         if len(there) == 1:
-            raise SicError(f"{there[0]} is there without its counterpart; put train_list.mat and test_list.mat there.")
+            raise SicError(f"{there[0]} has no counterpart; put both train_list.mat and test_list.mat there.")
         if there:
             return {split: _file_list(file) for split, file in files.items()}
     return None
@@ -81,7 +83,7 @@ def _file_list(path: Path) -> list[str]:
 
 
 def _boxes(root: Path, name: str, label: int, image: Path) -> tuple[tuple[Box, ...], list[str]]:
-    """The boxes of an image, none where it has no annotation, and what is wrong with them."""
+    """The boxes of an image (none without an annotation), and their problems."""
     file = (root / "Annotation" / name).with_suffix("")
     if not file.is_file():
         return (), []

@@ -23,7 +23,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """All files below, in a fixed order; links to folders are not followed, so that nothing is visited twice."""
+    """All files below a folder in a fixed order; links to folders are not followed."""
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -32,7 +32,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _splits(root: Path) -> dict[str, Path] | None:
-    """The folders of the splits, if that is what the root holds; a class, too, may be called `train`."""
+    """The folders of the splits, if the root has them; a class may be called `train`, too."""
     named = [(SPLITS.get(folder.name.lower()), folder) for folder in _subfolders(root)]
     found = {split: folder for split, folder in reversed(named) if split is not None and _subfolders(folder)}
     if "train" not in found:
@@ -43,7 +43,7 @@ def _splits(root: Path) -> dict[str, Path] | None:
 
 
 def open_folders(root: Path) -> ImageData:
-    """Read a tree of class folders. Classes are sorted by name; every image below a class's folder belongs to it."""
+    """Read class folders. Classes are sorted by name; all images below the folder of a class belong to it."""
     splits_found = _splits(root)
     sources = splits_found or {"train": root}
     skipped = [

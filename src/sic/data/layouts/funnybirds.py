@@ -1,4 +1,4 @@
-"""The FunnyBirds layout: real FunnyBirds and the built-in birds alike."""
+"""The FunnyBirds layout, of the published dataset and of the built-in birds."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def visible_parts(scene: Mapping[str, Any]) -> list[str]:
 
 
 def consistent_classes(scene: Mapping[str, Any], classes: list[dict[str, Any]]) -> tuple[int, ...]:
-    """Every class whose parts agree with all parts that the scene shows: each of them is a correct answer."""
+    """The classes that have all visible parts of a scene; each of them is a correct answer."""
     own = classes[scene["class_idx"]]["parts"]
     visible = visible_parts(scene)
     return tuple(entry["class_idx"] for entry in classes if all(entry["parts"][part] == own[part] for part in visible))
@@ -35,7 +35,7 @@ def _json(path: Path) -> Any:
 
 
 def open_funnybirds(root: Path) -> ImageData:
-    """Training images may lack parts and then have several right answers; test images have one."""
+    """Read FunnyBirds. Training images may lack parts and then have several correct answers; test images have one."""
     try:
         classes, splits = _read(root)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
@@ -66,37 +66,37 @@ def _read(root: Path) -> tuple[list[dict[str, Any]], dict[str, list[Sample]]]:
 
 
 def class_parts(root: Path) -> list[list[int]]:
-    """C×P: which variant of each of the `PARTS` every class has."""
+    """C×P: the variant of each of the `PARTS` for every class."""
     classes = sorted(_json(root / "classes.json"), key=lambda entry: entry["class_idx"])
     return [[entry["parts"][part] for part in PARTS] for entry in classes]
 
 
 def object_counts(root: Path, samples: Sequence[Sample]) -> list[int]:
-    """How many background objects each of these test images has; hidden ones count."""
+    """The number of background objects of test images, including hidden ones."""
     scenes = _json(root / "dataset_test.json")
     return [scenes[int(Path(sample.id).stem)]["bg_objects"].count(",") for sample in samples]
 
 
 def has_interventions(root: Path, samples: Sequence[Sample]) -> bool:
-    """Whether these are test images that also exist without their parts."""
+    """Whether these are test images that are also rendered with parts removed."""
     return all(
         part_map(root, sample).is_file() and without_parts(root, sample, set(PARTS)).is_file() for sample in samples
     )
 
 
 def part_map(root: Path, sample: Sample) -> Path:
-    """The picture of where a test image's parts are."""
+    """The file of the part map of a test image."""
     return root / sample.id.replace("test/", "test_part_map/", 1)
 
 
 def without_parts(root: Path, sample: Sample, removed: set[str]) -> Path:
-    """The test image rendered again without some of its parts."""
+    """The file of a test image rendered without some of its parts."""
     kept = "_".join(part for part in PARTS if part not in removed)
     return _interventions(root, sample) / f"body_{kept}.png"
 
 
 def without_object(root: Path, sample: Sample, number: int) -> Path:
-    """The test image rendered again without one of its background objects."""
+    """The file of a test image rendered without one of its background objects."""
     return _interventions(root, sample) / "background_interventions" / f"{number}.png"
 
 

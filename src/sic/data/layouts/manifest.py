@@ -1,9 +1,9 @@
-"""Manifests: a CSV, TSV or Parquet table with a row per image (or per box), paths relative to the table.
+"""Manifests: a CSV, TSV or Parquet table with one row per image (or per box) and paths relative to the table.
 
 Columns, in any order and case: `path` and `label`, where several labels are joined by `|`; optionally `split` (train,
 val, test), `group` (patient, specimen) and a box, as `left, top, right, bottom` or `x, y, width, height`. With boxes,
-an image has as many rows as boxes, and the label of a row is that of its box. In a column called `labels` an empty
-cell says that the image shows none of the classes.
+an image has one row per box, with the label of the box. In a column called `labels`, an empty cell means that the
+image shows none of the classes.
 """
 
 import os
@@ -33,7 +33,7 @@ CORNERS, EXTENT = ("left", "top", "right", "bottom"), ("x", "y", "width", "heigh
 
 
 def _meanings(columns: tuple[str, ...]) -> dict[str, str]:
-    """The table's own name of each column that is known here."""
+    """The name in the table of each column with a known meaning."""
     return {
         meaning: next(name for name in names if name in columns)
         for meaning, names in SYNONYMS.items()
@@ -57,10 +57,10 @@ def _tables(folder: Path) -> list[Path]:
 
 
 def open_manifest(where: Path) -> ImageData:
-    """A table, or a folder that holds one, or one for each split."""
+    """Read a table, or a folder with one table, or with one table for each split."""
     files = _tables(where) if where.is_dir() else [where]
     if not files:
-        raise SicError(f"{where} holds no table with the columns path and label; name the file.")
+        raise SicError(f"{where} has no table with the columns path and label; give the file.")
     if len(files) > 1 and not all(file.stem.lower() in SPLITS for file in files):
         raise SicError(f"{where} holds {' and '.join(file.name for file in files)}; give one of these files.")
     reader = _Reader()
@@ -72,11 +72,11 @@ def open_manifest(where: Path) -> ImageData:
 
 @dataclass
 class _Entry:
-    """What the rows of one image say."""
+    """The content of the rows of one image."""
 
     path: Path
     said: str
-    """Table and line of its first row."""
+    """The table and line of its first row."""
     split: str
     group: str | None
     labels: set[str] = field(default_factory=set)
@@ -88,7 +88,7 @@ class _Bad(Exception):
 
 
 class _Reader:
-    """Reads table after table, and remembers what was wrong."""
+    """Reads tables and collects their problems."""
 
     def __init__(self) -> None:
         self.entries: dict[str, _Entry] = {}
@@ -157,7 +157,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Cells:
-    """A row by the meaning of its columns."""
+    """A row, accessed by the meaning of its columns."""
 
     row: Row
     columns: dict[str, str]
@@ -166,10 +166,10 @@ class _Cells:
         return self.row[self.columns[meaning]] if meaning in self.columns else ""
 
     def split(self, table: Path) -> str:
-        """As the row says, else as the table is called, else training."""
+        """The split in the row, else in the name of the table, else train."""
         said = self["split"] or (table.stem if table.stem.lower() in SPLITS else "train")
         if said.lower() not in SPLITS:
-            raise _Bad(f"{said!r} is no split; write train, val or test")
+            raise _Bad(f"{said!r} is not a split; use train, val or test")
         return SPLITS[said.lower()]
 
     @property
@@ -177,7 +177,7 @@ class _Cells:
         return any(all(name in self.columns for name in four) for four in (CORNERS, EXTENT))
 
     def corners(self) -> tuple[float, float, float, float] | None:
-        """Left, top, right, bottom; None where the row has no box."""
+        """Left, top, right, bottom; None if the row has no box."""
         for four in (CORNERS, EXTENT):
             words = [self[name] for name in four]
             if any(words) and all(name in self.columns for name in four):
@@ -190,7 +190,7 @@ class _Cells:
 
 
 def _find(text: str, folder: Path) -> tuple[str, Path]:
-    """The id and the file of a path as people write it; backslashes are taken for slashes if that helps."""
+    """The id and the file of a path in a table; backslashes are tried as slashes."""
     if not text:
         raise _Bad("no path")
     root = os.path.abspath(folder)
@@ -202,7 +202,7 @@ def _find(text: str, folder: Path) -> tuple[str, Path]:
 
 
 def _add(first: _Entry, entry: _Entry, id: str, boxed: bool) -> None:
-    """A further row of the same image."""
+    """Add another row of the same image."""
     if (first.split, first.group) != (entry.split, entry.group):
         raise _Bad(f"{id} has another split or group in {_lower(first.said)}")
     if not boxed:

@@ -1,7 +1,7 @@
 """RSNA Pneumonia Detection Challenge, stage 2: chest X-rays with or without lung opacity, and boxes around it.
 
 Only the training images were published with labels. As in the paper, a random 25 % of them, stratified by class, are
-the test images; and whether the sexes are spread evenly can be looked at (`sexes`).
+the test images. `sexes` checks whether the sexes are distributed evenly.
 """
 
 import math
@@ -30,13 +30,13 @@ def is_rsna(root: Path) -> bool:
 
 
 def open_rsna(root: Path) -> ImageData:
-    """DICOM as published, or files of the same names in another format.
+    """Read RSNA: DICOM files as published, or files with the same names in another format.
 
-    The challenge calls an image's number `patientId`. Where `patients.csv` names the patient of each, all images of a
-    patient are in one split.
+    The challenge calls the number of an image `patientId`. If `patients.csv` gives the patient of each image, all
+    images of a patient are in one split.
     """
     if not is_rsna(root):
-        raise SicError(f"{root} is not RSNA stage 2; give the folder that holds {LABELS} and {IMAGES}.")
+        raise SicError(f"{root} is not RSNA stage 2; give the folder with {LABELS} and {IMAGES}.")
     findings, problems = _findings(root)
     files = {
         file.stem: file
@@ -70,14 +70,14 @@ def open_rsna(root: Path) -> ImageData:
 
 @dataclass
 class _Finding:
-    """What the rows of one image say."""
+    """The content of the rows of one image."""
 
     targets: set[int] = field(default_factory=set)
     corners: list[Corners] = field(default_factory=list)
 
 
 def _findings(root: Path) -> tuple[dict[str, _Finding], list[str]]:
-    """By image number, and what is wrong with the rows."""
+    """Findings by image number, and the problems of the rows."""
     table = read_table(root / LABELS)
     missing = {"patientid", "x", "y", "width", "height", "target"}.difference(table.columns)
     if missing:
@@ -114,7 +114,7 @@ def _corners(row: Row) -> Corners | None:
 
 
 def _patients(root: Path) -> dict[str, Row]:
-    """Rows of `patients.csv` by image number, with columns `patient` and `sex`; nothing where there is no such file."""
+    """Rows of `patients.csv` by image number, with columns `patient` and `sex`; empty without the file."""
     if not (root / PATIENTS).is_file():
         return {}
     table = read_table(root / PATIENTS)
@@ -126,9 +126,9 @@ def _patients(root: Path) -> dict[str, Row]:
 
 
 def sexes(data: ImageData) -> tuple[dict[str, dict[str, dict[str, int]]], list[str]]:
-    """Images by split, sex and class, and a sentence if a sex is more frequent in one split than chance explains.
+    """The number of images by split, sex and class, and a sentence if the sexes are distributed unevenly.
 
-    From `patients.csv` or the DICOM files; nothing where neither says it. Numbers only, no patient.
+    From `patients.csv` or the DICOM files; empty if neither has it. Only counts are returned.
     """
     listed = {number: row["sex"][:1].upper() for number, row in _patients(data.root).items()}
     table: dict[str, dict[str, dict[str, int]]] = {}
@@ -147,12 +147,12 @@ def _dicom_sex(path: Path) -> str:
         from pydicom import dcmread
 
         return str(dcmread(path, specific_tags=["PatientSex"], stop_before_pixels=True).get("PatientSex") or "")[:1]
-    except Exception:  # what is wrong with the file is said when its pixels are read
+    except Exception:  # reading the pixels reports what is wrong with the file
         return ""
 
 
 def _uneven(table: dict[str, dict[str, dict[str, int]]]) -> list[str]:
-    """Two proportions, compared by their pooled standard error; three of them are more than chance."""
+    """Compare two proportions; more than three pooled standard errors are significant."""
     women, all_ = (
         [sum(sum(by_class.values()) for sex, by_class in table[split].items() if sex in which) for split in table]
         for which in ("F", "FM")
@@ -165,4 +165,4 @@ def _uneven(table: dict[str, dict[str, dict[str, int]]]) -> list[str]:
     if max(shares) - min(shares) <= 3 * error:
         return []
     said = ", ".join(f"{share:.0%} of {split}" for split, share in zip(table, shares, strict=True))
-    return [f"The sexes are spread unevenly over the splits (women: {said})."]
+    return [f"The sexes are distributed unevenly over the splits (women: {said})."]

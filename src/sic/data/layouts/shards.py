@@ -1,6 +1,6 @@
-"""Tar files of images and labels as WebDataset has them: `7.jpg` beside `7.cls` or `7.json`, thousands in a shard.
+"""WebDataset shards: tar files of images and labels, `7.jpg` beside `7.cls` or `7.json`.
 
-Nothing is unpacked. Each shard is looked through once, header by header, for where its images begin.
+Nothing is unpacked. The headers of each shard are read once to find the offsets of its images.
 """
 
 import json
@@ -17,13 +17,13 @@ from sic.data.members import member_path
 from sic.errors import SicError
 
 NAMES = ("classes.txt", "classnames.txt")
-"""Where the names of numbered classes may be, one a line."""
+"""Files with the names of numbered classes, one per line."""
 KEYS = ("labels", "label", "cls", "class")
-"""What labels may be called in JSON; the first that is there counts."""
+"""Keys of labels in JSON; the first one that exists is used."""
 
 
 def is_shards(root: Path) -> bool:
-    """Whether there are tar files, in the folder or in those of its splits, and no other folders."""
+    """Whether the folder, or the folders of its splits, has tar files and no other folders."""
     folders = [entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
     return bool(_shards(root)) and all(folder.name.lower() in SPLITS for folder in folders)
 
@@ -33,7 +33,7 @@ def _shards(root: Path) -> list[Path]:
 
 
 def open_shards(root: Path) -> ImageData:
-    """Read the tables of contents. A shard belongs to the split that its name or its folder's says, else to train."""
+    """Read shards. The name of a shard or of its folder gives the split; the default is train."""
     skipped = [Skipped(file.name, "compressed: its images cannot be found without unpacking") for file in _packed(root)]
     found: dict[str, list[tuple[str, Path, list[Any]]]] = defaultdict(list)
     for shard in _shards(root):
@@ -57,7 +57,8 @@ def _packed(root: Path) -> list[Path]:
 
 
 def _split(shard: Path) -> str:
-    """
+    """The split of a shard.
+
     >>> _split(Path("imagenet-val-0003.tar")), _split(Path("test/7.tar")), _split(Path("0.tar"))
     ('val', 'test', 'train')
     """
@@ -66,7 +67,7 @@ def _split(shard: Path) -> str:
 
 
 def _contents(shard: Path, root: Path, skipped: list[Skipped]) -> list[tuple[str, Path, list[Any]]]:
-    """Id, path and labels of every image of a shard."""
+    """The id, path and labels of every image in a shard."""
     name = shard.relative_to(root).as_posix()
     images: dict[str, tuple[str, Path]] = {}
     labels: dict[str, list[Any]] = {}
@@ -96,7 +97,7 @@ def _contents(shard: Path, root: Path, skipped: list[Skipped]) -> list[tuple[str
 
 
 def _labels(content: bytes, suffix: str) -> list[Any]:
-    """Numbers or names; empty where there is none."""
+    """Labels as numbers or names; empty if there are none."""
     text = content.decode(errors="replace").strip()
     if suffix == ".cls":
         return [int(text) if re.fullmatch(r"\d+", text) else text] if text else []
@@ -109,7 +110,7 @@ def _labels(content: bytes, suffix: str) -> list[Any]:
 
 
 def _names(root: Path, values: set[Any]) -> dict[Any, str]:
-    """The class that each label means, in the order of the classes: of their numbers, or of their names."""
+    """The class name of each label, in the order of the numbers or names."""
     file = next((root / name for name in NAMES if (root / name).is_file()), None)
     if file is None or not all(isinstance(value, int) for value in values):
         return {value: str(value) for value in sorted(values, key=lambda value: (str(type(value)), value))}

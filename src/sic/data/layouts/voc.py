@@ -1,11 +1,11 @@
-"""Pascal VOC 2007 and 2012, main task: which of 20 classes does an image show, and where?
+"""Pascal VOC 2007 and 2012, main task: 20 classes, several labels per image, and boxes.
 
-The official lists make the splits: `ImageSets/Main/train.txt`, `val.txt` and, for 2007, `test.txt`.
+The official lists give the splits: `ImageSets/Main/train.txt`, `val.txt` and, for 2007, `test.txt`.
 
 Difficult objects are treated as in the official classification task, where the lists `Main/<class>_train.txt` hold 1
-(shown), -1 (not shown) and 0 (only difficult objects: does not count). A class is a label of an image if at least one
-of its objects is not difficult. Boxes of difficult objects are kept and say so; `Sample.unsure` names the classes that
-the official figures leave out for an image. An image without objects, or with difficult ones only, has no label.
+(present), -1 (absent) and 0 (only difficult objects, ignored). A class is a label of an image if at least one of its
+objects is not difficult. Boxes of difficult objects are kept and marked; `Sample.unsure` lists the classes that the
+official metrics ignore for an image. An image without objects, or with difficult ones only, has no label.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ SPLITS = ("train", "val", "test")
 
 
 def is_voc(root: Path) -> bool:
-    """One year's folder, or the VOCdevkit around it."""
+    """Read the folder of one year, or the VOCdevkit with it."""
     return bool(_years(root))
 
 
@@ -38,13 +38,13 @@ def _years(root: Path) -> list[Path]:
 def open_voc(root: Path) -> ImageData:
     years = _years(root)
     if not years:
-        raise SicError(f"{root} is not Pascal VOC; give the folder that holds Annotations, ImageSets and JPEGImages.")
+        raise SicError(f"{root} is not Pascal VOC; give the folder with Annotations, ImageSets and JPEGImages.")
     if len(years) > 1:
         raise SicError(f"{root} holds {' and '.join(year.name for year in years)}; give one of these folders.")
     reader = _Reader(years[0])
     lists = {split: reader.root / "ImageSets" / "Main" / f"{split}.txt" for split in SPLITS}
     if not lists["train"].is_file():
-        raise SicError(f"{lists['train']} is missing; it comes with Pascal VOC and says what to train on.")
+        raise SicError(f"{lists['train']} is missing; it is part of Pascal VOC and lists the training images.")
     splits = {split: reader.split(file) for split, file in lists.items() if file.is_file()}
     name = reader.root.resolve().name
     return require_training_images(
@@ -77,12 +77,12 @@ class Thing:
 @dataclass(frozen=True)
 class Annotation:
     size: tuple[int, int] | None
-    """Width and height of the image, where the file says so."""
+    """Width and height of the image, if the file has them."""
     things: tuple[Thing, ...]
 
 
 def read_annotation(path: Path) -> Annotation:
-    """VOC counts pixels from 1 and includes the last one; here a box starts at 0 and ends after its last pixel."""
+    """Read an annotation. VOC counts pixels from 1 and includes the last one; our boxes start at 0 and exclude it."""
     try:
         tree = ElementTree.parse(path).getroot()
         return Annotation(_size(tree), tuple(_thing(node) for node in tree.findall("object")))
@@ -122,7 +122,7 @@ def _number(node: ElementTree.Element, tag: str) -> float:
 
 
 class _Reader:
-    """Reads list after list, and remembers what was wrong."""
+    """Reads lists and collects their problems."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -131,7 +131,7 @@ class _Reader:
         self.listed: dict[str, str] = {}
 
     def split(self, file: Path) -> list[Sample]:
-        """The samples of one list. The test images of 2012 were published without annotations: no samples."""
+        """The samples of one list; none for the test images of 2012, which have no annotations."""
         names = [line.split()[0] for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
         if file.stem == "test" and not any(self._annotation(name).is_file() for name in names):
             return []
