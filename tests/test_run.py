@@ -1,12 +1,20 @@
-"""Which images a model is judged by, and with whose labels."""
+"""What a model was trained on; which images it is judged by, and with whose labels."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import sic
+from sic.clinic import Clinic
 from sic.data.dataset import Box, ImageData, Sample
+from sic.directory import RUN, read_config
 from sic.errors import SicError
-from sic.run import CHOSEN_ON, SEEN, HeldOut, held_out
+from sic.run import CHOSEN_ON, SEEN, HeldOut, ImagesNotFound, Run, held_out
+from sic.serve.engine import HeldOutImages
+from tests.cli.conftest import Sic, here
+from tests.clinic.colours import draw, make
 
 
 def data(**splits: list[Sample]) -> ImageData:
@@ -37,3 +45,67 @@ def test_labels_are_the_models() -> None:
     assert only.unsure == (1,)
     with pytest.raises(SicError, match="none of the model's classes"):
         held_out(data(test=[ONE]), ["x", "y"])
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model directory with its images beside it."""
+    return make(tmp_path / "model", draw(tmp_path / "images", images=6))
+
+
+def find(model: Path) -> list[Callable[[], object]]:
+    """Everything that needs the images that a model was trained on."""
+    config = read_config(model)[0]
+    return [
+        lambda: Run(model, config).open(),
+        lambda: Run(model, config).images(),
+        lambda: Clinic(model),
+        lambda: HeldOutImages.find(sic.load(model)),
+    ]
+
+
+def refused(arguments: list[object]) -> str:
+    return Sic(here).refuse(*arguments)
+
+
+@pytest.mark.parametrize("change", ["gone", "unknown", "older"])
+def test_images_that_are_gone_are_refused_in_one_way(model: Path, tmp_path: Path, change: str) -> None:
+    if change == "gone":
+        (tmp_path / "images").rename(tmp_path / "elsewhere")
+        sentence = f"The images that {model} was trained on are not at {tmp_path / 'images'}"
+    elif change == "unknown":
+        (model / RUN).unlink()
+        sentence = f"{model} does not say where the images are that it was trained on"
+    else:
+        record = json.loads((model / RUN).read_text())
+        del record["data"]["opened_with"]
+        (model / RUN).write_text(json.dumps(record))
+        sentence = f"{model} does not say where the images are that it was trained on"
+    for attempt in find(model):
+        with pytest.raises(ImagesNotFound) as error:
+            attempt()
+        assert str(error.value).startswith(sentence) and "say where they are: --data PATH" in str(error.value)
+    for command in ("evaluate", "verify"):
+        told = refused([command, model])
+        assert sentence in told and told.endswith(f"say where they are: sic {command} {model} DATA.")
+
+
+def test_images_of_a_run_that_were_moved(model: Path, tmp_path: Path) -> None:
+    config = read_config(model)[0]
+    before = Run(model, config).images()
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    after = Run(model, config).images(tmp_path / "elsewhere")
+    for split in ("train", "validation", "test"):
+        assert [sample.id for sample in after.splits[split]] == [sample.id for sample in before.splits[split]]
+    assert after.root == tmp_path / "elsewhere" and not after.problems
+
+
+def test_its_own_data_and_other_data(model: Path, tmp_path: Path) -> None:
+    run = Run(model, read_config(model)[0])
+    own = run.open()
+    assert run.is_own(own) and run.is_own(run.open_other(tmp_path / "images"))
+    assert not run.is_own(run.open_other(draw(tmp_path / "others", images=3)))
+    judged = run.held_out(own)
+    assert [sample.id for sample in judged.samples] == run.record["validation"] and judged.caution == CHOSEN_ON
+    assert len(run.held_out(own, 3).samples) == 3
+    assert run.cut([tmp_path / "x.png"]) == [tmp_path / "x.png"]

@@ -23,7 +23,7 @@ from sic.model import Model, load
 from sic.serve.app import create_app
 from sic.serve.clinic import ServedClinic
 from sic.serve.connections import configuration
-from sic.serve.engine import Engine, TestSet
+from sic.serve.engine import Engine, HeldOutImages
 from sic.serve.guard import Guard
 from sic.serve.limits import Limits
 from sic.settings import Loss
@@ -40,7 +40,7 @@ class Served:
 
     folder: Path
     model: Model
-    tests: TestSet
+    tests: HeldOutImages
 
     def app(self, limits: Limits | None = None, token: str | None = None, edits: bool = True) -> Guard:
         engine = Engine(self.model, "small", self.tests)
@@ -111,7 +111,7 @@ def _temperature(evidence: torch.Tensor, bias: float, loss: Loss) -> float:
 
 def reopen(folder: Path) -> Served:
     model = load(folder)
-    return Served(folder, model, TestSet.find(model))
+    return Served(folder, model, HeldOutImages.find(model))
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ def serve(
     from sic.directory import best_device
     from sic.model import load
     from sic.serve.clinic import ServedClinic
-    from sic.serve.engine import Engine, TestSet
+    from sic.serve.engine import Engine, HeldOutImages
     from sic.serve.limits import Limits
 
     limits = Limits(int(max_megabytes * 2**20), int(max_megapixels * 1e6), max_images, max_waiting, max_seconds)
@@ -60,7 +60,7 @@ def serve(
     loaded.sic  # noqa: B018  (refuses what has no cases to look at)
     tests = None
     try:
-        tests = TestSet.find(loaded)
+        tests = HeldOutImages.find(loaded)
     except (SicError, OSError) as error:
         ERR.print(f"{error} The viewer shows uploaded images only.")
     engine = Engine(loaded, model.resolve().name, tests)

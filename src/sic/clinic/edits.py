@@ -115,24 +115,24 @@ def class_index(classes: Sequence[str], name: str) -> int:
     return classes.index(name)
 
 
-def find_image(said: str, examined: Examined, images: RunImages) -> Sample:
+def find_image(name: str, examined: Examined, images: RunImages) -> Sample:
     """The training image that a user means: by its id, or by the path of its file."""
     for sample in examined.splits["train"]:
-        if said in (sample.id, str(sample.path)):
+        if name in (sample.id, str(sample.path)):
             return sample
-    if said in images.skipped:
-        raise SicError(f"{said} cannot be a support: it was left out of the training ({images.skipped[said]}).")
+    if name in images.skipped:
+        raise SicError(f"{name} cannot be a support: it was left out of the training ({images.skipped[name]}).")
     for split, samples in images.splits.items():
         for sample in samples:
-            if said not in (sample.id, str(sample.path)):
+            if name not in (sample.id, str(sample.path)):
                 continue
             if split == "train":
-                raise SicError(f"{said} cannot be a support: {examined.latents.unreadable[sample.id]}.")
+                raise SicError(f"{name} cannot be a support: {examined.latents.unreadable[sample.id]}.")
             raise SicError(
-                f"{said} is a {split} image: as a support it would be compared with itself there. Choose a training "
+                f"{name} is a {split} image: as a support it would be compared with itself there. Choose a training "
                 "image."
             )
-    raise SicError(f"No training image in {images.root} is called {said!r}; give its path below that folder.")
+    raise SicError(f"No training image in {images.root} is called {name!r}; give its path below that folder.")
 
 
 def _refuse(image: Sample, label: int, force: bool, examined: Examined) -> None:

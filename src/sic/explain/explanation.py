@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sic.explain.contributions import support_contributions
 from sic.methods import SIC, Answered, Classifier, Contributions
+from sic.predictions import THRESHOLD
 from sic.supports import Support
 
 
@@ -42,7 +43,7 @@ class ClassExplanation:
     @property
     def yes(self) -> bool:
         """Whether the model finds the class in the image."""
-        return self.probability >= 0.5
+        return self.probability >= THRESHOLD
 
 
 @dataclass
@@ -62,6 +63,11 @@ class Explanation:
     probabilities: dict[str, float]
     truth: str | None = None
     method: str = "sic"
+
+    @property
+    def found(self) -> list[str]:
+        """All classes that the model finds in the image, also those that are not the answer."""
+        return [name for name, probability in self.probabilities.items() if probability >= THRESHOLD]
 
     @property
     def residual(self) -> float:
@@ -121,7 +127,7 @@ def explain_answers(
         known: Support contributions that are known already, by support; the others are computed.
         evidence_maps: Also compute the map of every case, with one more backward pass for each case of an image.
     """
-    probabilities = classifier.probabilities(answered.logits)
+    probabilities = classifier.probabilities(answered.logits.double())
     evidence = answered.evidence.tolist()
     owners: dict[int, list[int]] = {}
     for index, owner in enumerate(classifier.case_classes):

@@ -46,7 +46,7 @@ def read(explanation: Explanation) -> str:
     """One paragraph."""
     if explanation.similar_case:
         sentences = [f"The model predicts {answer(explanation)}."]
-        others = [n for n, p in explanation.probabilities.items() if p >= 0.5 and n not in explanation.labels]
+        others = [name for name in explanation.found if name not in explanation.labels]
         if others:
             named = " and ".join(f"{name} ({percent(explanation.probabilities[name])})" for name in others)
             sentences.append(f"Also above 50 %: {named}.")

@@ -153,7 +153,7 @@ def example_view(
     return ExampleView(
         sample.id,
         answer(explanation),
-        [f"{name} ({percent(p)})" for name, p in explanation.probabilities.items() if p >= 0.5 and name not in said],
+        [f"{name} ({percent(explanation.probabilities[name])})" for name in explanation.found if name not in said],
         right,
         explanation.similar_case,
         truth,

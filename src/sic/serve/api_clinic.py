@@ -27,10 +27,10 @@ def add(app: FastAPI, site: Site) -> None:
 
     async def read_edit(request: Request) -> tuple[Edit, str | None]:
         try:
-            said = schemas.EditRequest.model_validate_json(await receive_json(request, site.limits))
+            wanted = schemas.EditRequest.model_validate_json(await receive_json(request, site.limits))
         except ValidationError as error:
             raise Refused(422, f"This is not an edit: {error.errors()[0]['msg']}.") from None
-        return Edit(said.action, said.support, said.image, said.label), said.source
+        return Edit(wanted.action, wanted.support, wanted.image, wanted.label), wanted.source
 
     @app.get(f"{V1}/clinic", tags=["clinic"], response_model=schemas.ClinicState, summary="Supports and what was done")
     async def state() -> Any:

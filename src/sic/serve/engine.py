@@ -27,7 +27,7 @@ RELYING = 24
 
 
 @dataclass
-class TestSet:
+class HeldOutImages:
     """Test images, or else the next fairest ones, of which some are embedded."""
 
     name: str
@@ -38,7 +38,7 @@ class TestSet:
     """How many of them were looked at, from the first one on."""
 
     @classmethod
-    def find(cls, model: Model) -> "TestSet":
+    def find(cls, model: Model) -> "HeldOutImages":
         """The test set of a model; `ImagesNotFound`, or another refusal, where its images are not at hand."""
         assert model.folder is not None
         run = Run(model.folder, model.config)
@@ -68,7 +68,7 @@ class TestSet:
 class Engine:
     """A loaded model and, where its data is at hand, its test set."""
 
-    def __init__(self, model: Model, name: str, tests: TestSet | None) -> None:
+    def __init__(self, model: Model, name: str, tests: HeldOutImages | None) -> None:
         self.model, self.name, self.tests = model, name, tests
         self._overview: tuple[int, dict[str, Any]] | None = None
 
