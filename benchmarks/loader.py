@@ -29,8 +29,8 @@ from sic.training import Silent, choose
 from sic.training.base import Training
 from sic.training.batches import Batch, TrainingBatches, training_loader
 from sic.training.choose import loader_workers
+from sic.training.data import gather
 from sic.training.fit import _config, _module
-from sic.training.material import gather
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

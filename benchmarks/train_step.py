@@ -43,9 +43,9 @@ from sic.methods import SIC
 from sic.settings import Settings
 from sic.training.bank import SupportBank
 from sic.training.batches import Batch
-from sic.training.fit import worth_replaying
 from sic.training.losses import binary_loss
-from sic.training.module import SICTraining
+from sic.training.sic import SICTraining
+from sic.training.trainer import worth_replaying
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PER_CLASS = 3

@@ -34,7 +34,7 @@ from sic.predictions import Answers, Predictions
 from sic.supports import Support
 
 if TYPE_CHECKING:
-    from sic.training import Reporter
+    from sic.training import Fitted, Reporter
 
 ImageInput = str | Path | Image.Image | Tensor
 
@@ -411,19 +411,27 @@ def fit(
     else:
         settings, notes = training.choose(opened, said)
         reporter.say("Chosen: " + "; ".join(notes) + ".")
-    held_out = training.fit(
-        opened, settings, folder, resume=resume, workers=workers, reporter=reporter, machines=machines
+    unreadable: list[UnreadableImage] = []
+
+    def measure(fitted: "Fitted") -> dict[str, Any]:
+        model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(directory.best_device())
+        try:
+            return _figures(model, {"validation": fitted.validation, "test": fitted.test})
+        except UnreadableImage as error:
+            unreadable.append(error)
+            return {}
+        finally:
+            model.to("cpu")
+
+    fitted = training.fit(
+        opened, settings, folder, resume=resume, workers=workers, reporter=reporter, machines=machines, measure=measure
     )
-    model = load(folder)
-    try:
-        model.config.figures = _figures(model.to(directory.best_device()), held_out)
-    except UnreadableImage:
+    if unreadable:
         raise SicError(
             f"A held-out image in {opened.root} cannot be read any more: the model in {folder} is complete, "
             "but how good it is was not measured."
-        ) from None
-    model.to("cpu").save(folder)
-    return model
+        )
+    return Model(fitted.classifier, fitted.config, fitted.supports, folder)
 
 
 def _figures(model: Model, held_out: dict[str, list[Sample]]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from sic.directory import FORMAT, Config
 from sic.errors import SicError
 from sic.settings import table
 from sic.training.search import Point, Search, best, name_of
-from sic.training.watch import LatentHealth, collapse
+from sic.training.sic import LatentHealth, collapse
 from tests.cli.conftest import Sic
 from tests.models import small_settings
 from tests.waiting import LONG, wait_until

@@ -12,7 +12,7 @@ from sic.data.labels import targets
 from sic.directory import Config, build
 from sic.training.bank import SupportBank
 from sic.training.batches import Batch, support_candidates
-from sic.training.module import SICTraining
+from sic.training.sic import SICTraining
 from tests.models import small_settings
 
 PER_CLASS = 3

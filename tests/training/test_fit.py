@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import sic
 import sic.data
+from sic import directory
 from sic.data.dataset import Box, ImageData, Sample
 from sic.directory import read_run
 from sic.errors import SicError
@@ -169,7 +172,7 @@ def test_multi_label_fit_uses_single_label_supports(bird_folders: Path, tmp_path
     ]
     data = ImageData("two labels", bird_folders, "test", folders.classes, {"train": samples}, task="multi")
     held_out = fit(data, small(data, epochs=2), tmp_path / "model")
-    assert [sample.id for sample in held_out["validation"]] == read_run(tmp_path / "model")["validation"]
+    assert [sample.id for sample in held_out.validation] == read_run(tmp_path / "model")["validation"]
     model = sic.load(tmp_path / "model")
     labels = {sample.id: sample.labels for sample in samples}
     assert all(labels[support.source] == (support.label,) for support in model.supports)
@@ -259,8 +262,8 @@ def test_validation_images_can_be_kept_for_the_test(bird_folders: Path, tmp_path
     everyone = data.splits["train"]
     data = replace(data, splits={"train": everyone[::2], "val": everyone[1::2]})
     held = fit(data, small(data, epochs=1, hold_out=True), tmp_path / "m", workers=0)
-    assert [sample.id for sample in held["test"]] == [sample.id for sample in everyone[1::2]]
-    assert {sample.id for sample in held["validation"]} < {sample.id for sample in everyone[::2]}
+    assert [sample.id for sample in held.test] == [sample.id for sample in everyone[1::2]]
+    assert {sample.id for sample in held.validation} < {sample.id for sample in everyone[::2]}
     record = read_run(tmp_path / "m")
     assert not {*record["train"], *record["validation"]} & {sample.id for sample in everyone[1::2]}
 
@@ -356,3 +359,28 @@ def test_a_network_that_cannot_be_compiled_is_trained_nevertheless(
     assert any("cannot be compiled here (no such kernel)" in text for text in Told.warnings)
     assert epochs_done(tmp_path / "model") == 2
     assert outputs(tmp_path / "model", bird_folders).isfinite().all()
+
+
+def test_the_network_is_built_once_and_the_model_saved_once(
+    bird_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: dict[str, int] = {"build": 0, "save": 0}
+
+    def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any, **options: Any) -> Any:
+            counted[name] += 1
+            return function(*arguments, **options)
+
+        return count
+
+    for name in counted:
+        monkeypatch.setattr(directory, name, counting(name, getattr(directory, name)))
+    out = tmp_path / "model"
+    model = sic.fit(bird_folders, out, epochs=1, backbone="resnet_tiny", size=32, form="bcosified", workers=0)
+    assert counted == {"build": 1, "save": 1}
+    again = sic.load(out)
+    assert again.config == model.config and again.config.figures["validation"]["images"] > 0
+    assert not any(name.endswith("bias") for name in model.classifier.state_dict())
+    files = sorted(bird_folders.rglob("*.png"))[:3]
+    assert [model.predict(file) for file in files] == [again.predict(file) for file in files]
+    model.explain(files[0])

@@ -9,10 +9,10 @@ import pytest
 from sic.data import open as open_data
 from sic.data.dataset import Skipped
 from sic.errors import SicError
+from sic.training.data import TrainingData, gather
 from sic.training.history import Silent
-from sic.training.material import Material, gather
 from tests.data.test_duplicates import jpeg, picture
-from tests.training.test_material import SETTINGS
+from tests.training.test_data import SETTINGS
 
 
 class Listening(Silent):
@@ -35,7 +35,7 @@ def draw(root: Path, counts: dict[str, int], first: int = 0) -> Path:
     return root
 
 
-def gathered(root: Path, listener: Silent | None = None, *, allow_leaks: bool = False, seed: int = 0) -> Material:
+def gathered(root: Path, listener: Silent | None = None, *, allow_leaks: bool = False, seed: int = 0) -> TrainingData:
     settings = replace(SETTINGS, allow_leaks=allow_leaks, seed=seed)
     return gather(open_data(root), settings, root.parent / "pixels.bin", 0, listener or Silent())
 

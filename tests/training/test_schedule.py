@@ -1,6 +1,6 @@
 import pytest
 
-from sic.training.schedule import learning_rate_factor
+from sic.training.base import learning_rate_factor
 
 
 def reference(steps_per_epoch: int, epochs: int) -> list[float]:

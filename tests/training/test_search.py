@@ -58,9 +58,9 @@ def test_other_settings_data_and_leftovers_are_refused(tmp_path: Path) -> None:
 
 
 def test_both_sentences_about_nan_are_known() -> None:
-    from sic.training import base, cases
+    from sic.training import base, comparing
 
-    assert all(Path(module.__file__).read_text().count("became NaN") == 1 for module in (base, cases))
+    assert all(Path(module.__file__).read_text().count("became NaN") == 1 for module in (base, comparing))
     assert LOST.search("sic: The latents became NaN in epoch 3; try a lower --lr.")
 
 

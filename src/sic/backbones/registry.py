@@ -62,6 +62,11 @@ class Backbone(nn.Module):
             self._fast[name] = torch.compile(function, dynamic=False, mode="reduce-overhead" if self.graphs else None)
         return self._fast[name]
 
+    def forget_compiled(self) -> None:
+        """Run the network as it is from here on."""
+        self.compiled = self.graphs = False
+        self._fast.clear()
+
     def prepared(self, images: Tensor) -> Tensor:
         """What the network takes: encoded colours N×6×H×W, or normalised ones where it is conventional."""
         return (images - self.mean) / self.std if self.form == "conventional" else encode_colours(images)

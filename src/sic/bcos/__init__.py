@@ -5,12 +5,13 @@ from sic.bcos.blur import Blur, antialias
 from sic.bcos.convert import IMAGENET_MEAN, IMAGENET_STD, convert
 from sic.bcos.encoding import encode_colours
 from sic.bcos.explanation import LinearMaps, constant, explaining, frozen, is_explaining, linear_maps
-from sic.bcos.fading import fade, without_biases
+from sic.bcos.fading import fade, remove_biases
 from sic.bcos.gate import Gate
 from sic.bcos.layers import BcosConv2d, BcosLinear, bcos_similarity
 from sic.bcos.norms import BatchNormUncentred2d, GroupNorm, LayerNorm, LayerNorm2d
 
 __all__ = [
+    "remove_biases",
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "BatchNormUncentred2d",
@@ -34,5 +35,4 @@ __all__ = [
     "frozen",
     "is_explaining",
     "linear_maps",
-    "without_biases",
 ]

@@ -32,6 +32,10 @@ def fade(module: nn.Module, progress: float | Tensor) -> None:
             layer.progress = progress
 
 
-def without_biases(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """The entries of `state` that `module`, built without biases, still has."""
-    return {name: state[name] for name in module.state_dict()}
+def remove_biases(module: nn.Module) -> None:
+    """Remove the biases of every layer of `module`, which have faded: it becomes the network built without any."""
+    fade(module, 1.0)
+    for layer in module.modules():
+        if isinstance(layer, Fading) and isinstance(layer, nn.Module) and getattr(layer, "bias", None) is not None:
+            layer.register_parameter("bias", None)
+            layer._buffers.pop("running_mean", None)  # of batch norms: it only shifts

@@ -34,7 +34,7 @@ def one_voice(machines: Machines) -> Iterator[None]:
     try:
         yield
     except (SicError, KeyboardInterrupt) as error:
-        from sic.training.together import LostProcess
+        from sic.training.trainer import LostProcess
 
         launched = os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
         if launched and isinstance(error, LostProcess | KeyboardInterrupt):
@@ -67,7 +67,7 @@ def launch(machines: Machines, arguments: Sequence[str]) -> int:
         first = error.failures.get(0)
         if first is not None and first.exitcode > 0 and first.exitcode != FAILED:
             return first.exitcode  # it has said why
-        from sic.training.together import LostProcess
+        from sic.training.trainer import LostProcess
 
         raise LostProcess from None
     except SignalException as signal:

@@ -155,8 +155,7 @@ def _run(found: "Search", data: str, common: dict[str, Any], workers: int, talke
 
 def _advance(name: str, found: "Search", point: "Point", talker: Talker) -> None:
     """Report how far a trial is."""
-    from sic.training.fit import HISTORY
-    from sic.training.history import read_history
+    from sic.training.history import HISTORY, read_history
 
     rows = read_history(found.folder(point) / HISTORY)
     if rows:

@@ -1,6 +1,6 @@
 """What all fits share, as a Lightning module: optimiser, schedule, the step of a plain classifier, validation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning
@@ -17,7 +17,6 @@ from sic.settings import Settings
 from sic.training.batches import Batch
 from sic.training.losses import binary_loss, softmax_loss
 from sic.training.ranks import gathered
-from sic.training.schedule import learning_rate_factor
 
 Candidates = dict[int, list[int]]
 """Positions of the training images that may be cases, per class."""
@@ -70,6 +69,11 @@ class Training(lightning.LightningModule):
         self._faded = torch.zeros(())
         self._losses: list[Tensor] = []
         self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    def compile_nothing(self) -> None:
+        """From here on, run the network as it is."""
+        self.settings = replace(self.settings, compiled=False)
+        self.classifier.backbone.forget_compiled()
 
     @staticmethod
     def number_of_cases(settings: Settings, candidates: Candidates, classes: int) -> int:
@@ -184,3 +188,18 @@ class Training(lightning.LightningModule):
     def health_figures(self, score: float, chance: float) -> dict[str, float]:
         """What a method looks at beside the score."""
         return {}
+
+
+def learning_rate_factor(step: int, steps_per_epoch: int, total_steps: int) -> float:
+    """The paper's schedule: share of the initial learning rate at `step` (from 0).
+
+    Linear from 10 % to 100 % over the first two epochs, constant until half of all steps are done, halved there and
+    again at 60, 70, 80 and 90 %.
+
+    >>> [learning_rate_factor(step, 10, 1000) for step in (0, 10, 20, 499, 500, 600, 999)]
+    [0.1, 0.55, 1.0, 1.0, 0.5, 0.25, 0.03125]
+    """
+    warm_up = 2 * steps_per_epoch
+    ramp = 0.1 + 0.9 * step / warm_up if step < warm_up else 1.0
+    tenths_past_half = 10 * step // total_steps - 5
+    return ramp * 0.5 ** max(0, tenths_past_half + 1)

@@ -10,6 +10,7 @@ import lightning
 from sic.files import write_atomically
 from sic.training.base import Training
 
+HISTORY = "history.csv"
 COLUMNS = ["epoch", "learning_rate", "train_loss", "val_loss", "val_score", "dead_units", "latent_norm", "seconds"]
 
 

@@ -9,9 +9,8 @@ from sic.data.labels import split_targets
 from sic.errors import SicError
 from sic.methods import ProtoPNet
 from sic.settings import Settings
-from sic.training.base import Candidates, Case, Training
+from sic.training.base import Candidates, Case, Training, learning_rate_factor
 from sic.training.batches import Batch
-from sic.training.schedule import learning_rate_factor
 
 CLUSTER, SEPARATION, SPARSE = 0.8, 0.08, 1e-4
 """Weights of the costs: own prototypes near, others far, few connections to other classes."""

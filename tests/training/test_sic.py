@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sic.training.watch import FIRST_LOOK, LatentHealth, collapse, latent_health
+from sic.training.sic import FIRST_LOOK, LatentHealth, collapse, latent_health
 
 DEAD, SHORT, WELL = LatentHealth(0.8, 20.0), LatentHealth(0.1, 0.05), LatentHealth(0.02, 20.0)
 

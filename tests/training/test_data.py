@@ -9,8 +9,8 @@ from sic.data import open as open_data
 from sic.data.dataset import ImageData, Skipped
 from sic.data.images import Preprocessing
 from sic.errors import SicError
+from sic.training.data import TrainingData, gather
 from sic.training.history import Silent
-from sic.training.material import Material, gather
 from tests.models import small_settings
 
 PREPROCESSING = Preprocessing(8, 8)
@@ -26,11 +26,11 @@ def plant(root: Path, counts: dict[str, int], seed: int = 0) -> Path:
     return root
 
 
-def gathered(data: ImageData, tmp_path: Path) -> Material:
+def gathered(data: ImageData, tmp_path: Path) -> TrainingData:
     return gather(data, SETTINGS, tmp_path / "pixels.bin", 1, Silent())
 
 
-def check_pixels(material: Material) -> None:
+def check_pixels(material: TrainingData) -> None:
     for images in (material.train, material.validation):
         assert len(images) == len(images.samples)
         for index, sample in enumerate(images.samples):

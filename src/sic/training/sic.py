@@ -1,4 +1,6 @@
-"""The training step of SIC and what happens after every epoch."""
+"""The training of SIC: its step, its guide, and a look at its latents after every epoch."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,9 +13,8 @@ from sic.settings import Settings
 from sic.training.bank import SupportBank
 from sic.training.base import Candidates
 from sic.training.batches import Batch
-from sic.training.cases import CaseTraining
+from sic.training.comparing import ComparingTraining
 from sic.training.losses import softmax_loss
-from sic.training.watch import LatentHealth, collapse, latent_health
 
 
 class Guide(nn.Module):
@@ -36,7 +37,7 @@ class Guide(nn.Module):
         return softmax_loss(logits, targets) + softmax_loss(self.SCALE * self.head(pooled), everyone)
 
 
-class SICTraining(CaseTraining):
+class SICTraining(ComparingTraining):
     """Fits a `SIC` classifier, with the guide where there is one."""
 
     classifier: SIC
@@ -100,3 +101,39 @@ class SICTraining(CaseTraining):
     def health_figures(self, score: float, chance: float) -> dict[str, float]:
         self.collapsed = collapse(self.health, self.settings.temperature, score, chance, self.global_step)
         return {"dead_units": self.health.dead_units, "latent_norm": self.health.norm}
+
+
+@dataclass(frozen=True)
+class LatentHealth:
+    """State of the latents of the training set after an epoch."""
+
+    dead_units: float
+    """Share of latent units that no training image activates."""
+    norm: float
+    """Mean latent norm."""
+
+
+def latent_health(latents: NDArray[np.float32]) -> LatentHealth:
+    """Of n×d latents."""
+    dead = float((latents.max(axis=0) <= 0).mean())
+    return LatentHealth(dead, float(np.linalg.norm(latents, axis=1).mean()))
+
+
+FIRST_LOOK = 150
+"""Steps before which a fit may look lost without being so."""
+
+
+def collapse(health: LatentHealth, temperature: float, score: float, chance: float, steps: int) -> str | None:
+    """A sentence if training has collapsed: at chance level, with dead units or with latents too short to matter."""
+    if steps < FIRST_LOOK or (score > 1.5 * chance and np.isfinite(health.norm)):
+        return None
+    if health.dead_units > 0.5:
+        sign = f"{health.dead_units:.0%} of the latent units are dead"
+    elif not health.norm >= 0.1 * temperature:  # also where it is not a number
+        sign = f"latents have shrunk to a norm of {health.norm:.2g}, too little evidence at T = {temperature:g}"
+    else:
+        return None
+    return (
+        f"The fit has collapsed: after {steps} steps the score is {score:.1%} (chance: {chance:.1%}) and {sign}. "
+        "It will hardly recover; stop it and use --recipe scratch, a lower --lr, or pretrained --weights."
+    )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sic.bcos.processes import processes
 from sic.errors import SicError
-from sic.methods import Comparing
+from sic.methods import Comparing, NWHead
 from sic.settings import Settings
 from sic.supports import Selection, room_for, select_how
 from sic.training.base import Candidates, Case, Training
@@ -17,7 +17,7 @@ from sic.training.batches import Batch
 from sic.training.ranks import gathered
 
 
-class CaseTraining(Training):
+class ComparingTraining(Training):
     """Holds who the supports are."""
 
     classifier: Comparing
@@ -93,3 +93,18 @@ class CaseTraining(Training):
 
     def look_at(self, latents: NDArray[np.float32]) -> None:
         """What else there is to see in the latents of the training set."""
+
+
+class NWHeadTraining(ComparingTraining):
+    """Queries are classified by the random supports of their batch; gradients go through both."""
+
+    classifier: NWHead
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        classifier, number = self.classifier, len(batch.targets)
+        pooled = classifier.backbone(self.prepared(torch.cat([batch.queries, batch.supports])))
+        with torch.autocast(self.device.type, enabled=False):
+            latents = classifier.encoder.project(self.whole(pooled.float(), batch))
+            log_weights = classifier.log_weights(latents[:number], latents[number:])
+            loss = self.loss(classifier.logits(log_weights, batch.support_classes), batch.targets)
+        return self.noted(loss, index)
