@@ -20,7 +20,7 @@ USES: dict[str, set[str]] = {
     "supports": {"errors", "files"},
     "data": {"errors"},
     "evaluate.metrics": set(),
-    "card": {"backbones", "evaluate.metrics"},
+    "card": {"backbones", "evaluate.metrics", "methods"},
     "directory": {"backbones", "card", "checks", "methods", "supports", "data", "errors", "files", "version"},
     "predictions": {"data", "methods"},
     "latents": {"data", "files", "methods", "version"},

@@ -4,6 +4,7 @@ from typing import Any
 
 from sic.backbones.weights import terms
 from sic.evaluate.metrics import ACCURACY
+from sic.methods import METHODS
 
 USE = """```python
 import sic
@@ -13,21 +14,18 @@ model.explain("image.jpg").save("why.png")
 ```"""
 
 
-CASES = {"sic": "supports", "nwhead": "supports", "protopnet": "prototypes"}
-"""What methods call the training images that they compare with."""
-
-
 def model_card(config: dict[str, Any]) -> str:
     """The model card in Markdown, from the content of `config.json`."""
-    classes, training = config["classes"], config["training"]
+    classes, training, kind = config["classes"], config["training"], METHODS[config["method"]]
     number = "any number" if config["task"] == "multi" else "one"
     shown = ", ".join(classes[:20]) + (f" and {len(classes) - 20} more" if len(classes) > 20 else "")
     start = training.get("weights")
     images = config["data"].get("images", {}).get("train", "an unknown number of")
     cut = ", each cropped to its bounding box" if config["data"].get("roi") else ""
+    cases = f" with {config['supports_per_class']} {kind.cases} per class" if kind.with_cases else ""
     parts = [
-        "# An interpretable image classifier" if config["method"] == "sic" else "# An image classifier",
-        f"{_method(config)} on a {config['form']} {config['backbone']}, "
+        "# An interpretable image classifier" if kind.by_similarity else "# An image classifier",
+        f"{kind.title}{cases} on a {config['form']} {config['backbone']}, "
         f"{config['preprocessing']['size']} px, trained with sic {config['versions']['sic']}.",
         f"**Classes** ({len(classes)}; an image has {number} of them): {shown}.",
         f"**Trained on** {config['data'].get('name', 'unknown data')}, {images} images{cut}. "
@@ -40,20 +38,14 @@ def model_card(config: dict[str, Any]) -> str:
         parts.append(f"**Supports** were edited after training ({edits} edits, recorded in `config.json`).")
     if config["figures"]:
         parts.append("\n".join(f"- {name}: {_line(values)}" for name, values in config["figures"].items()))
-    if config["method"] == "sic":
+    if kind.by_similarity:
         parts.append("If no class reaches a probability of 0.5, there is no similar case: do not use the prediction.")
-    if config["method"] in CASES:
+    if kind.with_cases:
         parts.append(
             "The images in `supports/` are copies of training images: treat them like the data that they come from."
         )
     parts.append(USE)
     return "\n\n".join(parts) + "\n"
-
-
-def _method(config: dict[str, Any]) -> str:
-    method = config["method"]
-    name = "SIC" if method == "sic" else f"Method {method}"
-    return f"{name} with {config['supports_per_class']} {CASES[method]} per class" if method in CASES else name
 
 
 def _line(figures: dict[str, Any]) -> str:

@@ -91,11 +91,11 @@ class Option:
         allowed = int if self.type is int else (int, float)
         wanted = [kind]
         if self.low is not None and self.high is not None:
-            wanted.append(f"from {self.low:g} to {self.high:g}")
+            wanted.append(f"from {self.low} to {self.high}")
         elif self.low is not None:
-            wanted.append(f"from {self.low:g} up")
+            wanted.append(f"from {self.low} up")
         if self.above is not None:
-            wanted.append(f"above {self.above:g}")
+            wanted.append(f"above {self.above}")
         good = (
             isinstance(value, allowed)
             and not isinstance(value, bool)

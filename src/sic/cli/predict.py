@@ -51,7 +51,7 @@ def predict(
                 table.add_row(result["image"], result["error"], "", "", "")
                 continue
             best = max(result["probabilities"].items(), key=lambda item: item[1])
-            nothing = "no similar case" if loaded.config.method == "sic" else "no class reaches 50 %"
+            nothing = "no similar case" if loaded.classifier.by_similarity else "no class reaches 50 %"
             answer = ", ".join(result["labels"]) if result["similar_case"] else f"{nothing} (nearest: {best[0]})"
             shown = [result["probabilities"][name] for name in result["labels"]] or [best[1]]
             named = (result["labels"] or [best[0]])[0]

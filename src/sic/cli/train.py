@@ -80,6 +80,7 @@ def run(
 
 def summarise(result: dict[str, Any]) -> None:
     from sic.data.labels import SCORE_NAMES
+    from sic.methods import METHODS
 
     score = next(name for name in SCORE_NAMES if name in result)
     measured = result["measured_on"]
@@ -87,7 +88,7 @@ def summarise(result: dict[str, Any]) -> None:
     chosen = " (on which the best epoch was chosen)" if measured == "validation" else ""
     if score == "map":
         chosen += f", all labels right in {figures['exact_match']:.1%} of them"
-    answered = figures["similar_case"] if result["settings"]["method"] == "sic" else 1
+    answered = figures["similar_case"] if METHODS[result["settings"]["method"]].by_similarity else 1
     marked = "" if answered == 1 else f" {1 - answered:.1%} of them are marked as no similar case."
     OUT.print(
         f"{SCORE_NAMES[score]} {result[score]:.1%} on {figures['images']} {measured} images{chosen}.{marked}\n"

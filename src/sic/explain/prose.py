@@ -6,10 +6,8 @@ from torch import Tensor
 from sic.explain.contributions import negative_share
 from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
 from sic.explain.render import VISIBLE, case_name, outside_pixels
-from sic.methods import METHODS
+from sic.methods import METHODS, Classifier
 
-CASES = {"nwhead": ("training image", "the probability"), "protopnet": ("part of the training image", "the score")}
-"""For the other methods with cases: what a case is, and what it adds to."""
 HARDLY_ANY = 0.1
 """Evidence that is too small to be located."""
 GATHERED = 0.6
@@ -37,7 +35,7 @@ def answer(explanation: Explanation) -> str:
     """The prediction in a few words."""
     if not explanation.similar_case:
         probability = explanation.probabilities[explanation.nearest]
-        nothing = "no similar case" if explanation.method == "sic" else "no class reaches 50 %"
+        nothing = "no similar case" if METHODS[explanation.method].by_similarity else "no class reaches 50 %"
         return f"{nothing} (nearest: {explanation.nearest}, {percent(probability)})"
     return " and ".join(f"{name} ({percent(explanation.probabilities[name])})" for name in explanation.labels)
 
@@ -50,7 +48,7 @@ def read(explanation: Explanation) -> str:
         if others:
             named = " and ".join(f"{name} ({percent(explanation.probabilities[name])})" for name in others)
             sentences.append(f"Also above 50 %: {named}.")
-    elif explanation.method != "sic":
+    elif not METHODS[explanation.method].by_similarity:
         sentences = [f"The model is not sure: {answer(explanation)}."]
     else:
         probability = percent(explanation.probabilities[explanation.nearest])
@@ -60,10 +58,10 @@ def read(explanation: Explanation) -> str:
             f"({probability})."
         ]
     for explained in explanation.classes:
-        if explanation.method == "sic":
+        if METHODS[explanation.method].by_similarity:
             sentences += _class_sentences(explanation, explained)
         else:
-            sentences += [*_other_method(explained, explanation.method), _where(explained.contributions.maps)]
+            sentences += [*_other_method(explained, METHODS[explanation.method]), _where(explained.contributions.maps)]
     complete = METHODS[explanation.method].complete
     return " ".join([*sentences, _checked(explanation) if complete else _missing(explanation.residual)])
 
@@ -97,14 +95,13 @@ def _missing(residual: float) -> str:
     )
 
 
-def _other_method(explained: ClassExplanation, method: str) -> list[str]:
+def _other_method(explained: ClassExplanation, kind: type[Classifier]) -> list[str]:
     """The score of a class and the case that contributes most, if the method has cases."""
-    score = "log-probability" if method == "nwhead" else "score"
-    sentences = [f"The {score} of {explained.name} is {explained.logit:.2f}."]
+    sentences = [f"The {kind.score} of {explained.name} is {explained.logit:.2f}."]
     if explained.cases:
         best = explained.cases[0]
-        what, adds = CASES[method]
-        sentences.append(f"The {what} {_named(best)} contributes most: it adds {best.evidence:.2f} to {adds}.")
+        adds = f"it adds {best.evidence:.2f} to {kind.evidence_for}"
+        sentences.append(f"The {kind.case} {_named(best)} contributes most: {adds}.")
     return sentences
 
 

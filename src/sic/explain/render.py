@@ -62,11 +62,11 @@ def steps(explanation: Explanation, explained: ClassExplanation) -> list[Step]:
 
 def _summands(explanation: Explanation, explained: ClassExplanation) -> Sequence[tuple[str, float, SupportCase | None]]:
     cases = [(f"like {case_name(case.index)}", case.evidence, case) for case in explained.cases]
-    if explanation.method == "sic":
-        return [("start (bias)", explanation.bias, None), *cases]
-    if explanation.method == "protopnet":
-        return [("other prototypes", explained.logit - sum(case.evidence for case in explained.cases), None), *cases]
-    if METHODS[explanation.method].complete:
+    kind = METHODS[explanation.method]
+    if kind.besides_cases is not None:
+        others = explained.logit - sum(case.evidence for case in explained.cases)
+        return [(kind.besides_cases, explanation.bias if kind.complete else others, None), *cases]
+    if kind.complete:
         contributions = explained.contributions
         return [
             ("without pixels", contributions.constant.item(), None),
@@ -83,7 +83,7 @@ def span(bars: Sequence[Step]) -> tuple[float, float]:
 def verdict(explanation: Explanation, explained: ClassExplanation) -> str:
     """Whether a class is a yes, and by which limit."""
     # With a softmax, a probability of 50 % is not a score of 0.
-    by_score = explanation.method == "sic" and explained.yes == (explained.logit >= 0)
+    by_score = METHODS[explanation.method].by_similarity and explained.yes == (explained.logit >= 0)
     limit = "0" if by_score else "50 %"
     return f"above {limit}: yes" if explained.yes else f"below {limit}: no"
 

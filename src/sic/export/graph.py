@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from sic.errors import SicError
-from sic.methods import SIC, Bcos, Classifier
+from sic.methods import METHODS, Classifier
 
 aten = torch.ops.aten
 MAPS = ("top_class", "contributions", "constant")
@@ -35,8 +35,9 @@ class Explaining(Answering):
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__(classifier)
-        if not isinstance(classifier, SIC | Bcos):
-            raise SicError("--explain is for models whose forward pass can be traced back: --method sic or bcos.")
+        if not classifier.traceable:
+            able = " or ".join(name for name, kind in METHODS.items() if kind.traceable)
+            raise SicError(f"--explain is for models whose forward pass can be traced back: --method {able}.")
         self.answers = len(self.names)
         self.names = (*self.names, *MAPS)
 

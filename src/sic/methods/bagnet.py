@@ -14,7 +14,7 @@ from sic.settings import Loss
 class BagNet(Classifier):
     """Explained by the votes: each is spread evenly over the pixels of its patch, so that their sum stays the logit."""
 
-    name = "bagnet"
+    name, title = "bagnet", "BagNet"
     forms = ("conventional",)
     backbones = ("bagnet17", "bagnet9", "bagnet33")
     complete = True

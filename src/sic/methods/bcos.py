@@ -14,7 +14,8 @@ from sic.settings import Loss
 class Bcos(Classifier):
     """Logits are `head(pooled) / T + b`; `b = -log(C - 1)` lets every class start at its base rate."""
 
-    name = "bcos"
+    name, title = "bcos", "B-cos network"
+    traceable = True
     forms = ("bcos", "bcosified")
     options = ("temperature", "b", "loss")
     fit_options = ("backbone_b",)

@@ -19,7 +19,7 @@ from sic.settings import Loss
 class BlackBox(Classifier):
     """What everybody uses; its maps are approximations, and their residual is what they leave out."""
 
-    name = "blackbox"
+    name, title = "blackbox", "Black box"
     forms = ("conventional",)
     options = ("loss", "attribution")
     attributions = (INPUT_X_GRADIENT, INTEGRATED_GRADIENTS, GRAD_CAM)

@@ -1,5 +1,6 @@
 """What every method offers: logits, and contributions that say where they come from."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
@@ -81,15 +82,18 @@ class Answered:
         return self.classifier.explain_evidence(self.images, supports)
 
 
-class Classifier(nn.Module):
+class Classifier(nn.Module, ABC):
     """RGB in [0, 1], N×3×H×W, in; one logit per class, N×C, out.
 
     A method's settings are the keyword arguments of its constructor, named in `options` and kept in `config.json`;
-    one with cases also takes `supports`, how many there are in all.
+    one with cases also takes `supports`, how many there are in all. The class attributes describe the method: other
+    modules ask for these, not for its name.
     """
 
     name: ClassVar[str]
     """As `--method` takes it."""
+    title: ClassVar[str]
+    """For people."""
     forms: ClassVar[tuple[Form, ...]]
     """Of the backbones that it can work with; the first is the default."""
     backbones: ClassVar[tuple[str, ...]] = ()
@@ -109,8 +113,22 @@ class Classifier(nn.Module):
     """Ways to explain, where there are several; the first is the default."""
     complete: ClassVar[bool] = False
     """Whether contributions and constant add up to the logit exactly."""
+    traceable: ClassVar[bool] = False
+    """Whether its forward pass can be traced back to the pixels."""
     with_cases: ClassVar[bool] = False
     """Whether it reasons with training images, or with parts of them."""
+    by_similarity: ClassVar[bool] = False
+    """Whether a logit is a sum of similarities to training images: "no similar case" is a possible answer."""
+    cases: ClassVar[str] = "supports"
+    """Its cases are called that, in the plural."""
+    case: ClassVar[str] = "training image"
+    """What one case is."""
+    evidence_for: ClassVar[str] = "the score"
+    """What the evidence of a case is a part of."""
+    score: ClassVar[str] = "score"
+    """What a logit is called."""
+    besides_cases: ClassVar[str | None] = None
+    """What a logit consists of besides the evidence of its class's cases; None: it is no such sum."""
     selections: ClassVar[tuple[str, ...]] = ()
     """Which training images these may be in the end, where that can be chosen (see `sic.supports.select`)."""
     attribution: str | None = None
@@ -145,9 +163,9 @@ class Classifier(nn.Module):
         """Answers that can be explained."""
         return Answered(self, images)
 
+    @abstractmethod
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:
         """Contributions to the logits of `targets`: N, or N×K for several classes per image."""
-        raise NotImplementedError
 
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
         """Contributions to what cases (indices, N or N×K) speak for their classes, for methods with cases."""

@@ -34,7 +34,8 @@ class NWHead(Comparing):
     It explains itself by its most influential supports. Its maps are Input×Gradient: the method has none of its own.
     """
 
-    name = "nwhead"
+    name, title = "nwhead", "NW-Head"
+    score, evidence_for = "log-probability", "the probability"
     forms = ("conventional",)
     options = ("latent", "loss", "neighbours")
     losses = ("ce",)

@@ -28,7 +28,8 @@ class ProtoPNet(Classifier):
     what prototypes of other classes add.
     """
 
-    name = "protopnet"
+    name, title = "protopnet", "ProtoPNet"
+    cases, case, besides_cases = "prototypes", "part of the training image", "other prototypes"
     forms = ("conventional",)
     options = ("latent", "loss", "attribution")
     fit_options = ("supports_per_class", "keep_support_images")

@@ -40,7 +40,9 @@ class Encoder(nn.Module):
 class SIC(Comparing):
     """The classifier."""
 
-    name = "sic"
+    name, title = "sic", "SIC"
+    traceable = by_similarity = True
+    besides_cases = "start (bias)"
     forms = ("bcos", "bcosified")
     options = ("latent", "temperature", "b", "relu", "loss")
     fit_options = (*Comparing.fit_options, "backbone_b", "support_source", "ways")
