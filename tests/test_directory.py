@@ -135,7 +135,7 @@ def test_nothing_in_the_directory_is_a_pickle(saved: Path) -> None:
             header = (saved / name).read_bytes()[8 : 8 + int.from_bytes(start, "little")]
             assert "support_vectors" in json.loads(header)
         elif name == CARD:
-            assert start == b"# An ima"
+            assert start == b"# An int"
         else:
             json.loads((saved / name).read_text(encoding="utf-8"))
 

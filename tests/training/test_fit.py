@@ -154,14 +154,11 @@ def test_support_images_can_be_left_out(bird_folders: Path, tmp_path: Path) -> N
     explanation.save(tmp_path / "why.png")
 
 
-def test_nan_stops_the_run_with_a_sentence(bird_folders: Path, fitted: Path, tmp_path: Path) -> None:
+def test_nan_stops_the_run_with_a_sentence(bird_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sic.training.base.binary_loss", lambda logits, *_: (logits * torch.nan).mean())
     data = sic.data.open(bird_folders)
-    broken = sic.load(fitted)
-    with torch.no_grad():
-        broken.classifier.encoder.projection.weight[0, 0] = torch.nan
-    broken.save(tmp_path / "broken")
     with pytest.raises(SicError, match="NaN .* epoch 1; try a lower --lr"):
-        fit(data, small(data, epochs=3, weights=str(tmp_path / "broken")), tmp_path / "next")
+        fit(data, small(data, epochs=3), tmp_path / "next", workers=0)
 
 
 def test_multi_label_fit_uses_single_label_supports(bird_folders: Path, tmp_path: Path) -> None:
