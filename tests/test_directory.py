@@ -22,6 +22,7 @@ from sic.directory import (
 )
 from sic.errors import SicError
 from sic.files import LOCK, write_atomically
+from sic.manifest import MANIFEST
 from sic.model import Model, load
 from sic.supports import Support
 
@@ -126,7 +127,7 @@ def test_the_config_says_what_the_model_is(saved: Path) -> None:
 def test_nothing_in_the_directory_is_a_pickle(saved: Path) -> None:
     names = sorted(path.relative_to(saved).as_posix() for path in saved.rglob("*") if path.is_file())
     assert names.pop(0) == LOCK and (saved / LOCK).read_bytes() == b""
-    assert names == [CARD, CONFIG, WEIGHTS, *(f"supports/{i:05d}.png" for i in range(6)), "supports/supports.json"]
+    assert names == [CARD, CONFIG, MANIFEST, WEIGHTS, *support_names(6)]
     for name in names:
         start = (saved / name).read_bytes()[:8]
         if name.endswith(".png"):
@@ -385,7 +386,7 @@ def test_killed_at_any_moment_there_is_one_whole_model(tmp_path: Path, monkeypat
         newest = model(seed=2)
         save(newest, folder)
         assert torch.equal(load(folder).classifier.support_vectors, newest.classifier.support_vectors)
-        assert sorted(content(folder)) == sorted([LOCK, CARD, CONFIG, WEIGHTS, *support_names(6)])
+        assert sorted(content(folder)) == sorted([LOCK, CARD, CONFIG, MANIFEST, WEIGHTS, *support_names(6)])
         if finished:
             break
     assert finished and moment > 6

@@ -14,6 +14,7 @@ USES: dict[str, set[str]] = {
     "machines": set(),
     "files": {"errors"},
     "checks": set(),
+    "manifest": {"errors"},
     "bcos": {"errors"},
     "backbones": {"bcos", "errors"},
     "methods": {"bcos", "backbones", "errors"},
@@ -21,7 +22,7 @@ USES: dict[str, set[str]] = {
     "data": {"errors"},
     "evaluate.metrics": set(),
     "card": {"backbones", "evaluate.metrics", "methods"},
-    "directory": {"backbones", "card", "checks", "methods", "supports", "data", "errors", "files", "version"},
+    "directory": {"backbones", "card", "checks", "data", "errors", "files", "manifest", "methods", "supports"},
     "predictions": {"data", "methods"},
     "latents": {"data", "files", "methods", "version"},
     "training": {"backbones", "bcos", "data", "directory", "errors", "files", "machines", "methods"},
@@ -30,6 +31,7 @@ USES: dict[str, set[str]] = {
 }
 for above_settings in ("backbones", "methods", "supports", "data", "directory", "predictions", "training", "explain"):
     USES[above_settings].add("settings")
+USES["directory"] |= {"version"}
 USES["training"] |= {"predictions", "supports"}
 USES["model"] = set(USES)
 USES["run"] = {"data", "directory", "errors"}

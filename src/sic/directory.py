@@ -23,6 +23,7 @@ from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
 from sic.files import inside, locked, real_folder, write_atomically
+from sic.manifest import MANIFEST, check_manifest, manifest
 from sic.methods import Classifier, method
 from sic.settings import Network
 from sic.supports import Support, read_supports, remove_unlisted, support_files, write_supports
@@ -143,8 +144,30 @@ def _finish_saving(folder: Path) -> None:
 
 def _files(folder: Path) -> list[Path]:
     """The files of a model, as far as they are in `folder`; `config.json` last."""
-    names = [*(f"{SUPPORTS}/{name}" for name in support_files(folder / SUPPORTS)), CARD, WEIGHTS, CONFIG]
+    names = [MANIFEST, *_names(folder)]
     return [path for name in names if (path := folder / name).is_file() and not path.is_symlink()]
+
+
+def _names(folder: Path) -> list[str]:
+    """The names of a model's files, `config.json` last."""
+    return [*(f"{SUPPORTS}/{name}" for name in support_files(folder / SUPPORTS)), CARD, WEIGHTS, CONFIG]
+
+
+def check_files(folder: Path, key: bytes | None = None) -> int:
+    """Compare the files of a model with the manifest that was saved with them, and its signature with `key`; returns
+    their number. SicError where something was changed."""
+    read_config(folder)
+    needed = [CONFIG, WEIGHTS, f"{SUPPORTS}/supports.json"]
+    return check_manifest(folder, lambda name: read_stored(folder, name), needed, key)
+
+
+def sign(folder: Path, key: bytes) -> None:
+    """Sign the files of a model as they were saved. The next save removes the signature."""
+    with locked(folder):
+        _finish_saving(folder)
+        check_files(folder)
+        listed = manifest(_names(folder), lambda name: read_stored(folder, name), key)
+        write_atomically(folder / MANIFEST, lambda path: path.write_bytes(listed))
 
 
 def stored(folder: Path, name: str) -> Path:
@@ -196,6 +219,8 @@ def _write(classifier: Classifier, config: Config, supports: list[Support], fold
     write_atomically(folder / CARD, lambda path: path.write_text(model_card(content), encoding="utf-8"))
     text = json.dumps(content, indent=1, ensure_ascii=False)
     write_atomically(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+    listed = manifest(_names(folder), lambda name: (folder / name).read_bytes())
+    write_atomically(folder / MANIFEST, lambda path: path.write_bytes(listed))
 
 
 def read_config(folder: Path) -> tuple[Config, str]:

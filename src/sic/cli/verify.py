@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sic.cli.console import OUT, Talker, print_json, styled
+from sic.cli.console import ERR, OUT, Talker, print_json, styled
 from sic.errors import SicError
 
 if TYPE_CHECKING:
@@ -20,9 +20,28 @@ def verify(
         bool, typer.Option("--compiled/--no-compiled", help="Include a compiled model (takes a minute).")
     ] = True,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the random pixels.")] = 0,
+    files_only: Annotated[bool, typer.Option("--files", help="Compare the files with their checksums only.")] = False,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", metavar="FILE", help="The files must be signed with the secret in this file."),
+    ] = None,
+    sign: Annotated[
+        bool, typer.Option("--sign", help="Sign the files with --key, if they are as they were saved.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure the six axioms on real images; the exit code is not 0 if one fails."""
+    """Check that the files are those that were saved, and measure the six axioms on real images.
+
+    The exit code is not 0 if a file was changed or an axiom fails.
+    """
+    checked = _files(model, key, sign, files_only)
+    if files_only:
+        if json:
+            print_json({"model": str(model), "files": checked, "signed": key is not None})
+        else:
+            signed = f", signed with {key}" if key is not None else ""
+            OUT.print(f"The {checked} files of {model} are those that were saved{signed}.")
+        return
     import torch
     from rich.table import Table
 
@@ -49,7 +68,7 @@ def verify(
             compiled=compiled,
             progress=talker.progress("completeness"),
         )
-    result = {"model": str(model), "data": name, "images": len(files), **as_json(axioms)}
+    result = {"model": str(model), "files": checked, "data": name, "images": len(files), **as_json(axioms)}
     if json:
         print_json(result)
     else:
@@ -73,6 +92,22 @@ def verify(
         OUT.print(f"{outcome} for {model} on these {len(files)} images.")
     if not result["passed"]:
         raise typer.Exit(1)
+
+
+def _files(model: Path, key: Path | None, sign: bool, files_only: bool) -> int:
+    """The number of files that are as they were saved; signs them, if wanted. SicError where one was changed."""
+    from sic import directory
+    from sic.manifest import MANIFEST, read_key
+
+    if key is None and not sign and not files_only and not directory.stored(model, MANIFEST).is_file():
+        ERR.print(f"! {model} has no {MANIFEST}: an older sic saved it, so changes of its files cannot be detected.")
+        return 0
+    if sign and key is None:
+        raise SicError("--sign needs --key FILE: the secret to sign with.")
+    secret = None if key is None else read_key(key)
+    if sign and secret is not None:
+        directory.sign(model, secret)
+    return directory.check_files(model, secret)
 
 
 def _images(run: "Run", data: str | None, talker: Talker) -> tuple[str, list[Path]]:
