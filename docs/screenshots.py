@@ -126,11 +126,11 @@ def clinic(page: Any, address: str, end: str) -> None:
 
 def report(page: Any, file: Path, end: str) -> None:
     page.goto(file.as_uri())
-    for picture in page.locator("#cases details.case").first.locator("img").all():
+    for picture in page.locator("#examples details.example").first.locator("img").all():
         picture.scroll_into_view_if_needed()  # they are loaded when they are looked at
     page.wait_for_timeout(500)
     shoot(page, f"report{end}", 900)
-    shoot(page, f"report-case{end}", 560, "#cases details.case")
+    shoot(page, f"report-case{end}", 560, "#examples details.example")
 
 
 def explanations(folder: Path) -> None:

@@ -31,7 +31,7 @@ def draw(explanation: Explanation, path: Path | BinaryIO) -> None:
     columns = 3 + max(len(c.cases) for c in explanation.classes)
     rows = len(explanation.classes)
     width = columns * (PANEL + 0.2) + 0.6
-    text = textwrap.fill(explanation.text, int(12.5 * width))
+    text = textwrap.fill(explanation.text.replace(" %", "\u00a0%"), int(12.5 * width))
     legend = textwrap.fill(LEGEND, int(15 * width))
     words = 0.19 * (text.count("\n") + 1) + 0.3 + 0.15 * (legend.count("\n") + 1)
     height = rows * 2 * (PANEL + 0.42) + TOP + words
