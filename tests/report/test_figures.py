@@ -57,6 +57,9 @@ def test_numbers_are_the_overviews(page: Page) -> None:
 
 
 def test_supports_without_pictures(page: Page) -> None:
-    bare = [replace(s, image=None, map=None, rgba=None, negative_mass=None) for s in page.overview.supports]
+    bare = [
+        replace(one, support=replace(one.support, image=None), map=None, rgba=None, negative_mass=None)
+        for one in page.overview.supports
+    ]
     sheet = support_sheet(replace(page.overview, supports=bare), range(4))
     assert "image not kept\nwith this model" in written(sheet)

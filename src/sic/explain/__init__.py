@@ -11,7 +11,7 @@ from sic.explain.contributions import (
 from sic.explain.explanation import (
     ClassExplanation,
     Explanation,
-    SupportCase,
+    SupportEvidence,
     as_rows,
     explain_answers,
     explain_classes,
@@ -26,7 +26,7 @@ __all__ = [
     "Explanation",
     "Overview",
     "ProjectionMethod",
-    "SupportCase",
+    "SupportEvidence",
     "as_rows",
     "explain_answers",
     "explain_classes",

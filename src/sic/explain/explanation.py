@@ -14,7 +14,7 @@ from sic.supports import Support
 
 
 @dataclass
-class SupportCase:
+class SupportEvidence:
     """One support of an explained class, with its evidence."""
 
     index: int
@@ -38,7 +38,7 @@ class ClassExplanation:
     probability: float
     contributions: Contributions
     """Contributions to the logit, without leading dimensions."""
-    cases: list[SupportCase]
+    cases: list[SupportEvidence]
 
     @property
     def yes(self) -> bool:
@@ -151,7 +151,7 @@ def explain_answers(
         of_image = []
         for k, label in enumerate(labels):
             cases = [
-                SupportCase(
+                SupportEvidence(
                     index,
                     supports[index],
                     evidence[n][index],

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
+from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
 from sic.explain.picture import colour_picture, over_white, signed
 from sic.explain.prose import answer, percent
 from sic.explain.render import case_name, span, steps, verdict
@@ -117,7 +117,7 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     axes.set_position((box.x0 + 0.055, box.y0 + 0.12 * box.height, box.width - 0.075, box.height * 0.8))
 
 
-def _case(above: Axes, below: Axes, case: SupportCase) -> None:
+def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
     name = f"{case_name(case.index).capitalize()}: {_shorten(case.support.source)}\nadds {case.evidence:+.2f}"
     if case.image is not None and case.own is None:  # a method without support contributions
         _picture(above, case.image.permute(1, 2, 0).cpu().numpy(), name)

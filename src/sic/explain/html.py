@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
+from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
 from sic.explain.picture import colour_picture, drawing_uri, over_white, signed
 from sic.explain.prose import answer, percent, within
 from sic.explain.render import case_name, outside_pixels, span, steps, verdict
@@ -113,7 +113,7 @@ def class_view(
     )
 
 
-def case_pictures(case: SupportCase, label: str) -> CasePictures:
+def case_pictures(case: SupportEvidence, label: str) -> CasePictures:
     """The pictures of one case of an explanation."""
     image = colours = None
     if case.image is not None and case.own is not None:

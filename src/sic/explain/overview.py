@@ -37,22 +37,34 @@ class SupportView:
     """One support and its contributions. Pictures are None if the model was saved without images."""
 
     index: int
-    label: int
+    support: Support
     name: str
     """The name of its class."""
-    source: str
     norm: float
     """`‖v‖`, which is also the sum of the map and the constant."""
     negative_mass: float | None
     """The share of the map that is negative; a large share means that the temperature was too small."""
     constant: float | None
     """The part of the norm that belongs to no pixel (positional codes)."""
-    image: NDArray[np.uint8] | None
-    """S×S×3."""
     map: NDArray[np.float32] | None
     """S×S, the raw support contribution φ, signed and not scaled."""
     rgba: NDArray[np.uint8] | None
     """S×S×4, the support contribution as a colour picture."""
+
+    @property
+    def label(self) -> int:
+        """The index of its class."""
+        return self.support.label
+
+    @property
+    def source(self) -> str:
+        """The id of its training image."""
+        return self.support.source
+
+    @property
+    def image(self) -> NDArray[np.uint8] | None:
+        """S×S×3."""
+        return self.support.image
 
 
 @dataclass(frozen=True)
@@ -192,20 +204,7 @@ def _views(classifier: SIC, supports: Sequence[Support], classes: Sequence[str],
     views = []
     for index, support in enumerate(supports):
         share, constant, map_, colour = pictures.get(index, (None, None, None, None))
-        views.append(
-            SupportView(
-                index,
-                support.label,
-                classes[support.label],
-                support.source,
-                norms[index],
-                share,
-                constant,
-                support.image,
-                map_,
-                colour,
-            )
-        )
+        views.append(SupportView(index, support, classes[support.label], norms[index], share, constant, map_, colour))
     return views
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sic.explain.contributions import negative_share
-from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
+from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
 from sic.explain.render import VISIBLE, case_name, outside_pixels
 from sic.methods import METHODS, Classifier
 
@@ -105,7 +105,7 @@ def _other_method(explained: ClassExplanation, kind: type[Classifier]) -> list[s
     return sentences
 
 
-def _named(case: SupportCase) -> str:
+def _named(case: SupportEvidence) -> str:
     return f"{case.support.source} ({case_name(case.index)})"
 
 

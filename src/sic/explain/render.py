@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from sic.explain.explanation import ClassExplanation, Explanation, SupportCase
+from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
 from sic.explain.picture import colour_picture, png
 from sic.methods import METHODS
 
@@ -36,7 +36,7 @@ class Step:
     start: float
     """Where the bar begins: the sum of the steps before it."""
     kind: Literal["start", "for", "against", "score"]
-    case: SupportCase | None = None
+    case: SupportEvidence | None = None
 
     @property
     def low(self) -> float:
@@ -60,7 +60,9 @@ def steps(explanation: Explanation, explained: ClassExplanation) -> list[Step]:
     return [*result, Step("score", explained.logit, 0.0, "score")]
 
 
-def _summands(explanation: Explanation, explained: ClassExplanation) -> Sequence[tuple[str, float, SupportCase | None]]:
+def _summands(
+    explanation: Explanation, explained: ClassExplanation
+) -> Sequence[tuple[str, float, SupportEvidence | None]]:
     cases = [(f"like {case_name(case.index)}", case.evidence, case) for case in explained.cases]
     kind = METHODS[explanation.method]
     if kind.besides_cases is not None:
@@ -137,7 +139,7 @@ def _class_json(explanation: Explanation, explained: ClassExplanation, maps: boo
     }
 
 
-def _case_json(case: SupportCase, maps: bool) -> dict[str, Any]:
+def _case_json(case: SupportEvidence, maps: bool) -> dict[str, Any]:
     found = {
         "support": case.index,
         "name": case_name(case.index),
