@@ -1,13 +1,18 @@
-"""Malformed uploads against a server: none may be answered with a 5xx, and the server must live on.
+"""Malformed requests against a server: none may be answered with a 5xx, and the server must live on.
 
-python benchmarks/serve_fuzz.py runs/demo --number 2000
+python -m benchmarks.serve_fuzz --number 2000
+
+Truncated and mutated pictures, pictures that claim any size, JPEGs of thousands of scans, PostScript, bodies that are
+no form, odd names, and headers that are no addresses. Without a model directory: a small model of random weights.
 """
 
 import argparse
 import io
 import json
+import os
 import random
 import struct
+import tempfile
 import time
 import zlib
 from collections import Counter
@@ -16,10 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.serve_load import make_model, resident
 from PIL import Image
 
 FORMATS = ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF"]
 KINDS = ["image/png", "image/jpeg", "application/dicom", "application/octet-stream", "image/svg+xml", "text/html", ""]
+ORIGINS = ["http://[", "http://evil.example", "null", "//", "http://localhost:99999999", "[", "\x7f", "http://[::1"]
+HOSTS = ["evil.example", "[", "localhost:port", "", "127.0.0.1.evil.example", "localhost\x7f"]
 NAMES = ["a.png", "../../etc/passwd", "a\\b.png", "", "x" * 300, "a\0b.png", "ä.dcm", ".."]
 
 
@@ -66,6 +74,15 @@ def huge_png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
+def many_scans(side: int, scans: int) -> bytes:
+    """A progressive JPEG whose last scan is repeated: a few bytes for each time that a decoder goes over it again."""
+    buffer = io.BytesIO()
+    picture(side).save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * (scans - data[:last].count(b"\xff\xda")) + data[-2:]
+
+
 def mutated(good: bytes, rng: random.Random) -> bytes:
     """Truncated, with bits flipped, bytes inserted, removed or overwritten, or put together from two."""
     data = bytearray(good)
@@ -94,6 +111,7 @@ def requests(number: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Keyword arguments of `post`, all of them wrong in one way or another."""
     rng = random.Random(seed)
     good = [encoded(format) for format in FORMATS] + [dicom(40, 30)]
+    slow, postscript = many_scans(256, 24_000), encoded("EPS")
     for index in range(number):
         way = index % 10
         if way < 5:
@@ -104,7 +122,14 @@ def requests(number: int, seed: int = 0) -> Iterator[dict[str, Any]]:
             data = huge_png(rng.choice([1, 65_535, 2**31 - 1]), rng.choice([50_000, 65_535, 2**31 - 1]))
         elif way == 6:
             data = rng.choice(
-                [b"", rng.randbytes(500), b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"GIF89a<script>"]
+                [
+                    b"",
+                    rng.randbytes(500),
+                    b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+                    b"GIF89a<script>",
+                    slow,
+                    postscript,
+                ]
             )
         elif way == 7:
             data = rng.choice(good)[:200] + rng.choice(good)[200:]  # the start of one format, the rest of another
@@ -116,6 +141,9 @@ def requests(number: int, seed: int = 0) -> Iterator[dict[str, Any]]:
             yield {"content": body, "headers": {"Content-Type": "multipart/form-data" + boundary}}
         elif way == 9:
             yield {"files": [("image", (rng.choice(NAMES), data, rng.choice(KINDS) or None))] * rng.choice([1, 3, 40])}
+        elif way == 7 and rng.random() < 0.5:
+            headers = rng.choice([{"Origin": rng.choice(ORIGINS)}, {"Host": rng.choice(HOSTS)}, {"Cookie": "x" * 5000}])
+            yield {"files": {"image": ("a.png", data)}, "headers": headers}
         elif rng.random() < 0.5:
             yield {"content": data, "headers": {"Content-Type": rng.choice(KINDS[:4])}}
         else:
@@ -139,7 +167,8 @@ def fuzz(client: Any, number: int, seed: int = 0) -> Counter[int]:
     return statuses
 
 
-def main() -> None:
+def run(model: Path, number: int, seed: int) -> dict[str, Any]:
+    """What came of so many requests, and how much memory they left the server with."""
     from starlette.testclient import TestClient
 
     from sic.model import load
@@ -147,24 +176,32 @@ def main() -> None:
     from sic.serve.clinic import ServedClinic
     from sic.serve.engine import Engine
 
+    engine = Engine(load(model), model.name, None)
+    with TestClient(create_app(engine, ServedClinic(model, engine)), base_url="http://localhost") as client:
+        fuzz(client, number // 10, seed + 1)  # libraries and caches are loaded
+        before, start = resident(os.getpid()), time.monotonic()
+        statuses = fuzz(client, number, seed)
+        seconds, after = time.monotonic() - start, resident(os.getpid())
+    return {
+        "requests": number,
+        "statuses": dict(sorted(statuses.items())),
+        "seconds": round(seconds, 1),
+        "resident_mb_before": round(before),
+        "resident_mb_after": round(after),
+    }
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--number", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     said = parser.parse_args()
-    engine = Engine(load(said.model), said.model.name, None)
-    start = time.monotonic()
-    with TestClient(create_app(engine, ServedClinic(said.model, engine)), base_url="http://localhost") as client:
-        statuses = fuzz(client, said.number, said.seed)
-    print(
-        json.dumps(
-            {
-                "requests": said.number,
-                "statuses": dict(sorted(statuses.items())),
-                "seconds": round(time.monotonic() - start, 1),
-            }
-        )
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        model = said.model or Path(folder) / "model"
+        if said.model is None:
+            make_model(model, "resnet_tiny")
+        print(json.dumps(run(model, said.number, said.seed)))
 
 
 if __name__ == "__main__":

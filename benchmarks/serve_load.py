@@ -1,9 +1,11 @@
 """Eight clients at once against `sic serve` with a B-cos ResNet50 of random weights: errors, memory, waiting times.
 
-    python benchmarks/serve_load.py --seconds 60
+    python -m benchmarks.serve_load --seconds 60
 
-Every answer must be a 200, or a 503 that says when to come back. Memory at the end must be within 10 % of what it was
-after the warm-up. Prints one JSON object; exit code 1 if one of these fails.
+At the same time others misbehave: 210 connections stay half open (they are opened again when the server closes them),
+and four uploads trickle in, byte by byte. Every answer must be a 200, or a 503 that says when to come back. Memory at
+the end, that of the process that decodes included, must be within 10 % of what it was after the warm-up. Prints one
+JSON object; exit code 1 if one of these fails.
 """
 
 import argparse
@@ -11,6 +13,8 @@ import http.client
 import io
 import json
 import random
+import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -104,6 +108,56 @@ class Client(threading.Thread):
                 time.sleep(float(answer.headers["Retry-After"]))
 
 
+class HalfOpen(threading.Thread):
+    """Keeps so many connections open that never send a whole request."""
+
+    def __init__(self, address: str, number: int, until: float) -> None:
+        super().__init__()
+        self.place, self.number, self.until = urlsplit(address), number, until
+        self.opened = 0
+
+    def run(self) -> None:
+        held: list[socket.socket] = []
+        while time.monotonic() < self.until:
+            ended, _, _ = select.select(held, [], [], 0)
+            for connection in ended:
+                connection.close()
+            held = [connection for connection in held if connection not in ended]
+            try:
+                while len(held) < self.number:
+                    held.append(socket.create_connection((self.place.hostname, self.place.port), timeout=10))
+                    held[-1].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+                    self.opened += 1
+            except OSError:
+                pass
+            time.sleep(1)
+        for connection in held:
+            connection.close()
+
+
+class Trickle(threading.Thread):
+    """Uploads a picture a byte at a time, again and again; counts how often the server ends it."""
+
+    def __init__(self, address: str, until: float) -> None:
+        super().__init__()
+        self.place, self.until = urlsplit(address), until
+        self.given_up = 0
+
+    def run(self) -> None:
+        head = (
+            f"POST {PATHS[0]} HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 90000\r\n\r\n"
+        )
+        while time.monotonic() < self.until:
+            try:
+                with socket.create_connection((self.place.hostname, self.place.port), timeout=10) as connection:
+                    connection.sendall(head.encode())
+                    while time.monotonic() < self.until and not select.select([connection], [], [], 0.5)[0]:
+                        connection.sendall(b"x")
+                    self.given_up += 1
+            except OSError:
+                self.given_up += 1
+
+
 def load(address: str, clients: int, seconds: float) -> list[Client]:
     until = time.monotonic() + seconds
     started = [Client(address, number, until) for number in range(clients)]
@@ -115,9 +169,11 @@ def load(address: str, clients: int, seconds: float) -> list[Client]:
 
 
 def resident(process: int) -> float:
-    """MB."""
+    """MB, of a process and those that it started."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
-    return int(fields["VmRSS"].split()[0]) / 1024
+    threads = Path(f"/proc/{process}/task").iterdir()
+    children = {int(child) for thread in threads for child in (thread / "children").read_text().split()}
+    return int(fields["VmRSS"].split()[0]) / 1024 + sum(map(resident, children))
 
 
 def measure(folder: Path, said: argparse.Namespace) -> dict[str, Any]:
@@ -131,8 +187,15 @@ def measure(folder: Path, said: argparse.Namespace) -> dict[str, Any]:
         address = json.loads(text)["address"]
         load(address, said.clients, said.warm_up)
         before = resident(server.pid)
+        until = time.monotonic() + said.seconds
+        half_open = HalfOpen(address, said.half_open, until)
+        trickling = [Trickle(address, until) for _ in range(said.trickling)]
+        for nuisance in (half_open, *trickling):
+            nuisance.start()
         clients = load(address, said.clients, said.seconds)
         after = resident(server.pid)
+        for nuisance in (half_open, *trickling):
+            nuisance.join()
     finally:
         server.terminate()
         server.wait()
@@ -145,6 +208,10 @@ def measure(folder: Path, said: argparse.Namespace) -> dict[str, Any]:
         "backbone": said.backbone,
         "clients": said.clients,
         "seconds": said.seconds,
+        "half_open": said.half_open,
+        "half_open_opened": half_open.opened,
+        "trickling": said.trickling,
+        "trickling_given_up": sum(one.given_up for one in trickling),
         "statuses": dict(statuses),
         "answers_per_second": round(statuses["200"] / said.seconds, 2),
         **{f"{name}_median_s": round(found[len(found) // 2], 2) for name, found in times.items() if found},
@@ -159,6 +226,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--half-open", type=int, default=210)
+    parser.add_argument("--trickling", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--warm-up", type=float, default=20)
     said = parser.parse_args()

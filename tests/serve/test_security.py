@@ -12,6 +12,7 @@ import threading
 import time
 import zipfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,24 @@ def test_half_open_connections_do_not_keep_others_out(running: tuple[Served, str
     finally:
         for connection in opened:
             connection.close()
+    assert request(address) == 200
+
+
+def test_sixty_requests_at_once_are_answered_or_told_to_come_back(running: tuple[Served, str]) -> None:
+    _, address = running
+
+    def ask(number: int) -> tuple[int, str | None]:
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=120)
+        connection.request("POST", PREDICT, png(32 + number), {"Content-Type": "image/png"})
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer.status, answer.headers["Retry-After"]
+
+    with ThreadPoolExecutor(60) as pool:
+        answers = list(pool.map(ask, range(60)))
+    assert {status for status, _ in answers} <= {200, 503} and answers.count((200, None)) > 0
+    assert all(again is not None for status, again in answers if status == 503)
     assert request(address) == 200
 
 

@@ -158,3 +158,16 @@ def test_links_to_folders_above_are_not_followed(tmp_path: Path) -> None:
     plant(tmp_path, "a/1.png", "b/1.png")
     (tmp_path / "a" / "loop").symlink_to(tmp_path, target_is_directory=True)
     assert [s.id for s in open_folders(tmp_path).splits["train"]] == ["a/1.png", "b/1.png"]
+
+
+def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (8, 8), (number, 0, len(name))).save(tmp_path / name / f"{number}.png")
+    (tmp_path / "a" / "again").symlink_to(tmp_path)
+    (tmp_path / "b" / "self.png").symlink_to("self.png")
+    (tmp_path / "b" / "nowhere.png").symlink_to("nothing")
+    data = open_folders(tmp_path)
+    assert data.classes == ("a", "b")
+    assert {sample.id for sample in data.splits["train"]} >= {"a/0.png", "a/1.png", "b/0.png", "b/1.png"}

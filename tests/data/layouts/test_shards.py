@@ -120,3 +120,14 @@ def test_a_model_of_shards_is_that_of_the_files(bird_folders: Path, tmp_path: Pa
     two = sic.fit(tmp_path / "files.csv", tmp_path / "two", **said)
     assert one.config.figures["validation"] == two.config.figures["validation"]
     assert (one.sic.support_vectors == two.sic.support_vectors).all()
+
+
+def test_names_that_lead_out_of_the_tar_file_are_only_names(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    members = {"../../evil/0.png": picture(0), "../../evil/0.cls": 0, "/etc/evil.png": picture(1), "/etc/evil.cls": 1}
+    write(data / "train-0.tar", members | numbered(2, [0, 1]))
+    before = sorted(tmp_path.rglob("*"))
+    found = sic.data.open(data).splits["train"]
+    sizes = {image_size(sample.path)[0] - 9 for sample in found if read_image(sample.path)}
+    assert {2, 3} <= sizes <= {0, 1, 2, 3}
+    assert sorted(tmp_path.rglob("*")) == before
