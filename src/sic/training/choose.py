@@ -21,6 +21,8 @@ from sic.training.presets import preset
 WORTH_COMPILING = 250_000
 """Images of 224 px that a GPU must have before it. A ResNet50 was compiled in 137 s beside an H200, and an image then
 took 0.16 ms instead of 1.3 (results/speed.json, results/loader.json): this is twice what makes up for that."""
+RENDERED = "FunnyBirds"
+"""The layout of rendered images."""
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """What the paper does differently on FunnyBirds."""
 
@@ -107,50 +109,29 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     recipe_name: RecipeName = said.get("recipe") or _recipe(said)
     recipe = RECIPES[recipe_name]
     number = len(data.splits["train"])
-    side = typical_size(data)
-
-    size = said.pop("size", None)
-    if size is None:
-        largest = 224 if gpu else 96
-        size = max([s for s in (32, 64, 96, 128, 160, 224) if s <= min(side, largest)], default=32)
-        why = f"images are about {side} px" + (
-            "" if side <= largest else f", a CPU manages {largest}" if not gpu else ""
-        )
-        notes.append(f"image size {size} px ({why})")
-    rendered = data.layout == "FunnyBirds"
-    fit: Fit | None = said.pop("fit", None)
-    if fit is None:
-        # Nothing may be cut off that matters to a user; the paper crops photographs.
-        fit = "crop" if recipe_name == "paper" and not rendered else "squash"
-        kept = "their central square" if fit == "crop" else "whole images, resized to a square"
-        notes.append(f"{kept} (override with --fit {'squash' if fit == 'crop' else 'crop'})")
+    if data.layout == RENDERED and recipe_name == "paper":
+        said = {**PAPER_ON_BIRDS, **said}
+    view = _view(data, said, recipe_name, gpu, notes)
     backbone = said.get("backbone")
     if backbone is None:
-        backbone = kind.backbones[0] if kind.backbones else "resnet_small" if size <= 128 else "resnet18"
-        notes.append(f"backbone {backbone} (suits {size} px)")
+        backbone = kind.backbones[0] if kind.backbones else "resnet_small" if view["size"] <= 128 else "resnet18"
+        notes.append(f"backbone {backbone} (suits {view['size']} px)")
     batch = said.get("batch_size") or min(recipe.batch_size, max(8, number // 8))
     epochs = said.get("epochs")
     if epochs is None:
         # About 1,500 steps teach a small network; more data needs fewer passes.
         epochs = min(100, max(20, round(1500 * batch / number)))
         notes.append(f"{epochs} epochs of {number} training images")
-    if rendered and recipe_name == "paper":
-        said = {**PAPER_ON_BIRDS, **said}
-    # The paper looks at the central 224 of 256 px of a photograph, and at whole rendered birds.
-    resize = round(size * 256 / 224) if recipe_name == "paper" and fit == "crop" else size
-    settings = Settings(
-        backbone=backbone,
-        size=size,
-        resize=resize,
-        fit=fit,
-        epochs=epochs,
-        lr=recipe.lr,
-        temperature=kind.temperatures.get(recipe_name, 1.0),
-        batch_size=batch,
-        recipe=recipe_name,
-        augmentation=recipe.augmentation,
-    )
-    settings = replace(settings, **said)
+    chosen: dict[str, Any] = {
+        "backbone": backbone,
+        "epochs": epochs,
+        "lr": recipe.lr,
+        "temperature": kind.temperatures.get(recipe_name, 1.0),
+        "batch_size": batch,
+        "recipe": recipe_name,
+        "augmentation": recipe.augmentation,
+    }
+    settings = Settings(**{**chosen, **said, **view})
     if settings.fading:
         notes.append(
             f"biases fade over the first {settings.fading:.0%} of the steps; `sic distill` converts a conventional "
@@ -173,6 +154,26 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
             "the paper's recipe without pretrained weights usually collapses; --recipe scratch is made for that"
         )
     return settings, notes
+
+
+def _view(data: ImageData, said: dict[str, Any], recipe: RecipeName, gpu: bool, notes: list[str]) -> dict[str, Any]:
+    """How images become the model's input: `size`, `fit` and `resize`."""
+    side, rendered = typical_size(data), data.layout == RENDERED
+    size = said.get("size")
+    if size is None:
+        largest = 224 if gpu else 96
+        size = max([s for s in (32, 64, 96, 128, 160, 224) if s <= min(side, largest)], default=32)
+        slow = f", a CPU manages {largest}" if side > largest and not gpu else ""
+        notes.append(f"image size {size} px (images are about {side} px{slow})")
+    fit: Fit | None = said.get("fit")
+    if fit is None:
+        # Nothing may be cut off that matters to a user; the paper crops photographs.
+        fit = "crop" if recipe == "paper" and not rendered else "squash"
+        kept = "their central square" if fit == "crop" else "whole images, resized to a square"
+        notes.append(f"{kept} (override with --fit {'squash' if fit == 'crop' else 'crop'})")
+    # The paper looks at the central 224 of 256 px of a photograph, and at whole rendered birds.
+    resize = round(size * 256 / 224) if recipe == "paper" and fit == "crop" else size
+    return {"size": size, "fit": fit, "resize": resize}
 
 
 def _work(settings: Settings, kind: type[Classifier], number: int, classes: int) -> float:
