@@ -238,7 +238,7 @@ def test_wrong_calls_get_one_sentence_and_leave_nothing(sic: Sic, bird_folders: 
         said = sic.refuse("search", bird_folders, "--out", out, *flags)
         assert words in said and "should not have happened" not in said
         assert not out.exists()
-    assert "inside the images" in sic.refuse("search", bird_folders, "--out", bird_folders / "search")
+    assert "inside the dataset" in sic.refuse("search", bird_folders, "--out", bird_folders / "search")
     assert not (bird_folders / "search").exists()
 
 
