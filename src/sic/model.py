@@ -375,11 +375,11 @@ def fit(
     reporter: "Reporter | None" = None,
     devices: int = 1,
     nodes: int = 1,
-    **said: Any,
+    **overrides: Any,
 ) -> Model:
     """Train on a folder of images, measure the result and load it.
 
-    `said`: settings as in `sic train` (epochs, backbone, size, …); what is not said is chosen. `layout`, `group` and
+    `overrides`: settings as in `sic train` (epochs, backbone, size, …); the others are chosen. `layout`, `group` and
     `roi`: as in `sic.data.open`. `resume` continues an interrupted run with its own settings. `devices`, `nodes`: train
     on several, one process each, as Lightning does: it runs the script again for each, and only the first returns.
     """
@@ -406,10 +406,10 @@ def fit(
     for problem in opened.problems:
         reporter.warn(problem)
     if resume:
-        settings = training.recorded_settings(folder, said)
+        settings = training.recorded_settings(folder, overrides)
         reporter.say(f"Resuming {folder} with its own settings.")
     else:
-        settings, notes = training.choose(opened, said)
+        settings, notes = training.choose(opened, overrides)
         reporter.say("Chosen: " + "; ".join(notes) + ".")
     unreadable: list[UnreadableImage] = []
 

@@ -99,13 +99,13 @@ def test_prototypes_are_parts_of_the_training_images_they_name(
 ) -> None:
     """Also after the last layer has been trained: nothing before it has moved."""
     sources: list[Any] = []
-    original = ProtoPNetTraining.cases
+    original = ProtoPNetTraining.chosen_supports
 
-    def cases(self: ProtoPNetTraining) -> Any:
+    def chosen_supports(self: ProtoPNetTraining) -> Any:
         sources.append(self.sources.clone())
         return original(self)
 
-    monkeypatch.setattr(ProtoPNetTraining, "cases", cases)
+    monkeypatch.setattr(ProtoPNetTraining, "chosen_supports", chosen_supports)
     model = trained(data, tmp_path / "model", "protopnet", supports_per_class=3, epochs=5)
     classifier = model.classifier
     assert isinstance(classifier, ProtoPNet)

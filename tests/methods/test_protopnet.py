@@ -95,7 +95,7 @@ def test_prototypes_land_on_the_nearest_parts_of_images_of_their_class() -> None
     height, width = patches.shape[2:]
     assert height > 1
     module.project()
-    cases = module.cases()
+    cases = module.chosen_supports()
     for j, prototype in enumerate(before):
         label = j // PER_CLASS
         distance, image, y, x = min(

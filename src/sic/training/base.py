@@ -23,8 +23,8 @@ Candidates = dict[int, list[int]]
 
 
 @dataclass(frozen=True)
-class Case:
-    """What a case of the trained model is made of."""
+class ChosenSupport:
+    """A support that training chose, by its position among the training images."""
 
     label: int
     row: int | None
@@ -76,10 +76,10 @@ class Training(lightning.LightningModule):
         self.classifier.backbone.forget_compiled()
 
     @staticmethod
-    def number_of_cases(settings: Settings, candidates: Candidates, classes: int) -> int:
+    def number_of_supports(settings: Settings, candidates: Candidates, classes: int) -> int:
         return 0
 
-    def cases(self) -> list[Case]:
+    def chosen_supports(self) -> list[ChosenSupport]:
         """Those that the classifier reasons with, in its order."""
         return []
 

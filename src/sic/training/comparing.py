@@ -12,7 +12,7 @@ from sic.errors import SicError
 from sic.methods import Comparing, NWHead
 from sic.settings import Settings
 from sic.supports import Selection, room_for, select_how
-from sic.training.base import Candidates, Case, Training
+from sic.training.base import Candidates, ChosenSupport, Training
 from sic.training.batches import Batch
 from sic.training.ranks import gathered
 
@@ -37,15 +37,15 @@ class ComparingTraining(Training):
         self.register_buffer("support_rows", torch.zeros_like(classifier.support_classes))
 
     @staticmethod
-    def number_of_cases(settings: Settings, candidates: Candidates, classes: int) -> int:
+    def number_of_supports(settings: Settings, candidates: Candidates, classes: int) -> int:
         sizes = [len(members) for members in candidates.values()]
         if settings.inference_supports == "full":
             return sum(sizes)
         return sum(min(settings.supports_per_class, size) for size in sizes)
 
-    def cases(self) -> list[Case]:
+    def chosen_supports(self) -> list[ChosenSupport]:
         pairs = zip(self.classifier.case_classes, self.support_rows.tolist(), strict=True)
-        return [Case(label, row if row >= 0 else None) for label, row in pairs]
+        return [ChosenSupport(label, row if row >= 0 else None) for label, row in pairs]
 
     def whole(self, pooled: Tensor, batch: Batch) -> Tensor:
         """Features of all queries and then all supports of a batch, of which each process has embedded its share."""

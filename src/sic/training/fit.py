@@ -104,7 +104,7 @@ def fit(
         if not machines.first:
             raise SystemExit(0)
         config.training["best_epoch"] = _take_best(module, folder, reporter)
-        supports = _describe_cases(module, images.train, settings, data.classes)
+        supports = _describe_supports(module, images.train, settings, data.classes)
     finally:
         cache.unlink(missing_ok=True)
         with suppress(OSError):  # it is not empty
@@ -215,7 +215,7 @@ def _config(data: ImageData, settings: Settings, images: TrainingData) -> Config
 
 def _module(config: Config, settings: Settings, images: TrainingData, load: Load | None) -> Training:
     training = TRAININGS.get(method(settings.method), Training)
-    number = training.number_of_cases(settings, images.candidates, len(config.classes))
+    number = training.number_of_supports(settings, images.candidates, len(config.classes))
     classifier = directory.build(config, number, biases=settings.fading > 0, load=load, measure=True)
     patch = classifier.backbone.patch
     if patch is not None and settings.size < patch:
@@ -236,12 +236,12 @@ def _finished(module: Training) -> Classifier:
     return classifier.requires_grad_().eval()
 
 
-def _describe_cases(module: Training, train: Images, settings: Settings, classes: Sequence[str]) -> list[Support]:
+def _describe_supports(module: Training, train: Images, settings: Settings, classes: Sequence[str]) -> list[Support]:
     result, preprocessing = [], Preprocessing.of(settings)
-    for case in module.cases():
-        if case.row is None:
-            result.append(Support(case.label, f"a mean of images of {classes[case.label]}", None))
+    for chosen in module.chosen_supports():
+        if chosen.row is None:
+            result.append(Support(chosen.label, f"a mean of images of {classes[chosen.label]}", None))
             continue
-        view = preprocessing.crop(train[case.row]).copy() if settings.keep_support_images else None
-        result.append(Support(case.label, train.samples[case.row].id, view, case.box))
+        view = preprocessing.crop(train[chosen.row]).copy() if settings.keep_support_images else None
+        result.append(Support(chosen.label, train.samples[chosen.row].id, view, chosen.box))
     return result

@@ -9,7 +9,7 @@ from sic.data.labels import split_targets
 from sic.errors import SicError
 from sic.methods import ProtoPNet
 from sic.settings import Settings
-from sic.training.base import Candidates, Case, Training, learning_rate_factor
+from sic.training.base import Candidates, ChosenSupport, Training, learning_rate_factor
 from sic.training.batches import Batch
 
 CLUSTER, SEPARATION, SPARSE = 0.8, 0.08, 1e-4
@@ -45,10 +45,10 @@ class ProtoPNetTraining(Training):
         self.projected_at = settings.epochs - max(1, settings.epochs // 5)
 
     @staticmethod
-    def number_of_cases(settings: Settings, candidates: Candidates, classes: int) -> int:
+    def number_of_supports(settings: Settings, candidates: Candidates, classes: int) -> int:
         return settings.supports_per_class * classes
 
-    def cases(self) -> list[Case]:
+    def chosen_supports(self) -> list[ChosenSupport]:
         side = self.settings.size
         result = []
         for label, source in zip(self.classifier.case_classes, self.sources.tolist(), strict=True):
@@ -57,7 +57,7 @@ class ProtoPNetTraining(Training):
                 column * side // width, row * side // height, -(-(column + 1) * side // width),
                 -(-(row + 1) * side // height),
             )  # fmt: skip
-            result.append(Case(label, image, box))
+            result.append(ChosenSupport(label, image, box))
         return result
 
     @property
