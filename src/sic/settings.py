@@ -28,7 +28,7 @@ drawn once. full: all images."""
 SupportSource = Literal["exact", "bank", "n-way"]
 """Supports of a training step. exact: images of every class, embedded with the queries. bank: remembered latents of
 every class. n-way: images of some classes, embedded with the queries."""
-RecipeName = Literal["scratch", "paper", "bcosify"]
+RecipeName = Literal["scratch", "paper", "bcosify", "frozen"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ RECIPES: dict[RecipeName, Recipe] = {
     "scratch": Recipe(3e-3, 64, guided=True, clip=1.0, augmentation="affine"),
     # For a conventional network that becomes a B-cos network during training; see results/bcosified.
     "bcosify": Recipe(3e-4, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4),
+    # For pretrained B-cos networks that stay as they are: only the projection is trained, in seconds.
+    "frozen": Recipe(1e-3, 256, guided=False, clip=None, augmentation="none"),
 }
 
 
@@ -171,7 +173,9 @@ class Settings(Network):
     fit: Fit = setting("crop: central square; squash: whole image.")
     resize: int = field(metadata={})  # chosen with size and fit: the short side before the crop
     augmentation: Augmentation = setting("none, affine, photo or xray.")
-    recipe: RecipeName = setting("scratch (no weights), paper (B-cos weights) or bcosify (conventional weights).")
+    recipe: RecipeName = setting(
+        "scratch (no weights), paper (B-cos weights), bcosify (conventional weights) or frozen (projection only)."
+    )
     lr: float = setting("Learning rate.", low=0, search=True)
     weight_decay: float = setting("Weight decay.", 0.0, low=0, search=True)
     temperature: float = setting(

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from sic.backbones import create
 from sic.backbones.distilled import Distilled, is_distilled, read_distilled
 from sic.backbones.weights import Weights, loader
+from sic.bcos import Halving, fade
 from sic.data.images import Preprocessing
 from sic.distill import Plan, distill
 from sic.distill.examination import Examination
 from sic.distill.images import Crops, decode, image_files
 from sic.distill.student import compare, create_student
-from sic.distill.teacher import Lesson, load_teacher
+from sic.distill.teacher import Lesson, Teacher, load_teacher
 from sic.errors import SicError
 
 
@@ -230,8 +231,6 @@ def test_bad_input_gets_one_sentence(photos: Path, weights: Path, tmp_path: Path
 
 def test_smooth_networks_weigh_all_pixels_alike() -> None:
     """With constant weights, a strided network draws a grid over the gradient; one that averages does not."""
-    from sic.backbones.from_torchvision import _averaged
-
     strided = nn.Conv2d(1, 1, 3, 2, 1, bias=False)
     nn.init.ones_(strided.weight)
 
@@ -241,8 +240,37 @@ def test_smooth_networks_weigh_all_pixels_alike() -> None:
         inner = gradient[..., 8:24, 8:24]
         return float(inner.max() - inner.min())
 
+    smooth = nn.Sequential(Halving(), nn.Conv2d(1, 1, 3, 1, 1, bias=False))
+    nn.init.ones_(smooth[1].weight)
     assert spread(strided) > 0.5
-    assert spread(_averaged(strided)) < 1e-6
+    assert spread(smooth) < 1e-6
+
+
+@pytest.mark.parametrize("size", [64, 75])
+def test_a_student_that_fades_starts_as_its_teacher(size: int) -> None:
+    """At progress 0 the smooth ResNet50 computes exactly what the strided one does, biases and all."""
+    torch.manual_seed(0)
+    teacher = Teacher(create("resnet50_v1", "conventional"), None)
+    for layer in teacher.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.normal_(layer.bias, std=0.1)
+            layer.running_mean.normal_(std=0.1)
+    student = create_student("resnet50_smooth", teacher, alike=True, fading=True).eval()
+    images = torch.rand(2, 3, size, size)
+    fade(student.backbone, 0.0)
+    own, right = student(images).maps, teacher(images).maps
+    assert (own - right).abs().max() < 1e-3 * right.abs().max()
+    fade(student.backbone, torch.tensor(0.5))
+    assert (student(images).maps - right).abs().max() > 0.1 * right.abs().max()
+
+
+def test_a_fading_distillation_ends_without_biases(photos: Path, weights: Path, tmp_path: Path) -> None:
+    plan = Plan(images=96, size=32, final_size=32, batch_size=8, steps_per_round=3, warm_up=2, fade=0.5)
+    out = tmp_path / "out.safetensors"
+    run(photos, weights, out, plan)
+    content = read_distilled(out)
+    assert not [name for name in content.network if name.endswith(("bias", "running_mean"))]
+    assert "starts from the teacher" in refusal(lambda: run(photos, weights, out, plan, student="resnet_small"))
 
 
 @pytest.mark.parametrize("name", ["resnet50_v1", "resnet50_smooth"])

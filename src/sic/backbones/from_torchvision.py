@@ -10,6 +10,7 @@ from torchvision.models import vgg
 from torchvision.models.convnext import CNBlock
 
 from sic.backbones.registry import Body, register
+from sic.bcos import Halving
 
 
 def _resnet(builder: Callable[[], models.ResNet]) -> Body:
@@ -61,26 +62,25 @@ def resnet50_v1() -> Body:
 
 
 def _smooth(builder: Callable[[], models.ResNet]) -> Body:
-    """Averages wherever the network strides: strides and max pooling draw a grid over contribution maps."""
+    """Means of 2×2 pixels wherever the network strides: strides and max pooling draw a grid over contribution maps."""
     body = _resnet(builder)
-    body.network.add_module("maxpool", nn.AvgPool2d(2, ceil_mode=True))
+    body.network.add_module("maxpool", Halving(maximum=True))
     for block in _halving(body):
         strided = "conv2" if hasattr(block, "conv3") else "conv1"
-        setattr(block, strided, _averaged(getattr(block, strided)))
-        block.downsample[0] = _averaged(block.downsample[0])
+        setattr(block, strided, _halved_first(getattr(block, strided)))
+        block.downsample[0] = _halved_first(block.downsample[0])
     return body
 
 
-def _averaged(convolution: nn.Conv2d) -> nn.Sequential:
-    """The average over a convolution's stride, then the convolution without stride."""
-    pool = nn.AvgPool2d(convolution.stride, ceil_mode=True)  # type: ignore[arg-type]
+def _halved_first(convolution: nn.Conv2d) -> nn.Sequential:
+    """The same convolution without its stride, after means of 2×2 pixels."""
     convolution.stride = (1, 1)
-    return nn.Sequential(pool, convolution)
+    return nn.Sequential(Halving(), convolution)
 
 
 @register
 def resnet50_smooth() -> Body:
-    """ResNet50 without strides after the stem; takes the weights of a ResNet50 as a start for distillation."""
+    """ResNet50 without strides after the stem. Before it fades, it computes the same as `resnet50_v1`."""
     return _smooth(models.resnet50)
 
 

@@ -7,6 +7,7 @@ from sic.bcos.encoding import encode_colours
 from sic.bcos.explanation import LinearMaps, constant, explaining, frozen, is_explaining, linear_maps
 from sic.bcos.fading import fade, remove_biases
 from sic.bcos.gate import Gate
+from sic.bcos.halving import Halving
 from sic.bcos.layers import BcosConv2d, BcosLinear, bcos_similarity
 from sic.bcos.norms import BatchNormUncentred2d, GroupNorm, LayerNorm, LayerNorm2d
 
@@ -22,6 +23,7 @@ __all__ = [
     "Blur",
     "Gate",
     "GroupNorm",
+    "Halving",
     "LayerNorm",
     "LayerNorm2d",
     "LinearMaps",

@@ -27,6 +27,9 @@ def distill(
     size: Annotated[int, typer.Option(min=32, help="Side of the crops in pixels.")] = 128,
     final_size: Annotated[int, typer.Option(min=32, help="The same for the last part of the training.")] = 192,
     final_share: Annotated[float, typer.Option(min=0, max=1, help="How large that part is.")] = 0.25,
+    fade: Annotated[
+        float, typer.Option(min=0, max=1, help="Turn the teacher into the student over this part of the training.")
+    ] = 0.0,
     batch_size: Annotated[int, typer.Option(min=2, help="Crops per step.")] = 512,
     lr: Annotated[float, typer.Option(min=0, help="Learning rate; falls to 0 as a cosine.")] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, help="Of the crops.")] = 0,
@@ -66,6 +69,7 @@ def distill(
         size=size,
         final_size=final_size,
         final_share=final_share,
+        fade=fade,
         batch_size=batch_size,
         lr=lr,
         seed=seed,

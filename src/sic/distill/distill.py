@@ -11,7 +11,9 @@ from torch import Tensor
 
 from sic.backbones import require
 from sic.backbones.distilled import Distilled, read_distilled
+from sic.backbones.registry import build
 from sic.backbones.weights import Weights, loader, terms
+from sic.bcos import remove_biases
 from sic.data.images import Preprocessing
 from sic.distill.examination import Examination
 from sic.distill.fit import CHECKPOINT, Plan, fit
@@ -83,7 +85,10 @@ def distill(
         return lambda done, total: say(task, done, total)
 
     teaching = load_teacher(teacher, loader(weights, teacher, "conventional", counting("Download")))
-    learning = create_student(name, teaching, alike=_alike(name, teaching))
+    alike = _alike(name, teaching)
+    if plan.fade and (start is not None or not alike):
+        raise SicError("--fade needs a student with the teacher's layers that starts from the teacher; leave it out.")
+    learning = create_student(name, teaching, alike=alike, fading=plan.fade > 0)
     if start is not None:
         _start_from(learning, read_distilled(start), name, start)
     examination = None
@@ -123,17 +128,15 @@ def distill(
     }
     head = None if learning.classifier is None else learning.classifier.head.weight.detach()
     temperature = 1.0 if learning.classifier is None else learning.classifier.temperature
-    network = {key: value for key, value in learning.backbone.network.state_dict().items() if "num_batches" not in key}
+    remove_biases(learning.backbone.network)
     out.parent.mkdir(parents=True, exist_ok=True)
-    Distilled(name, network, head, temperature, origin).write(out)
+    Distilled(name, learning.backbone.network.state_dict(), head, temperature, origin).write(out)
     shutil.rmtree(folder, ignore_errors=True)
     return Outcome(out, module.seen, seconds, agreement, top1, module.curve)
 
 
 def _alike(name: str, teacher: Teacher) -> bool:
     """Whether a network of that name has the teacher's layers, so that it can start from their weights."""
-    from sic.backbones.registry import build
-
     own = [value.shape for value in build(name).network.state_dict().values()]
     return own == [value.shape for value in teacher.backbone.network.state_dict().values()]
 

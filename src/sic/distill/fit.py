@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from sic.bcos import BatchNormUncentred2d
+from sic.bcos import BatchNormUncentred2d, fade
 from sic.data.dataset import Progress
 from sic.distill.examination import Examination
 from sic.distill.images import Crops
@@ -53,6 +53,8 @@ class Plan:
     batch_size: int = 512
     lr: float = 1e-3
     clip: float = 2.0
+    fade: float = 0.0
+    """Share of the work over which the student turns from the teacher's network into a B-cos network; 0: at once."""
     warm_up: int = 500
     """Steps until the learning rate is reached."""
     steps_per_round: int = 250
@@ -134,6 +136,9 @@ class Distillation(lightning.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         self._size, self._teacher_size = self.plan.sizes(self.done)
+        # A tensor can change without compiling anew; the number 1 takes biases and powers out of the network.
+        self._faded = torch.zeros((), device=self.device) if self.done < self.plan.fade else None
+        fade(self.student.backbone, 1.0 if self._faded is None else self._faded)
 
     def crops(self, index: int) -> Crops:
         """Those of a step, drawn anew for every (seed, round, step, process)."""
@@ -149,6 +154,8 @@ class Distillation(lightning.LightningModule):
     def training_step(self, batch: int, index: int) -> Tensor:
         for group in self.optimizers().param_groups:  # type: ignore[union-attr]
             group["lr"] = self.plan.learning_rate(self.done, self.global_step)
+        if self._faded is not None:
+            self._faded.fill_(min(1.0, self.done / self.plan.fade))
         crops = self.crops(index)
         right = self.lesson(crops.at(self._teacher_size))
         losses = compare(self._ask["student"](crops.at(self._size)), right)
@@ -238,12 +245,15 @@ def fit(
         crops = Crops.draw(pixels[:CALIBRATION].cpu(), np.random.default_rng(plan.seed))
         said = teacher(crops.at(teacher_size)).logits
         if said is not None:
+            fade(student.backbone, 0.0 if plan.fade else 1.0)
             student.calibrate(crops.at(size), said)
     trainer = lightning.Trainer(
         max_epochs=-1,
         accelerator="gpu" if gpu else "cpu",
         devices=machines.devices,
         num_nodes=machines.nodes,
+        # Biases that have faded get no gradient.
+        strategy="ddp_find_unused_parameters_true" if machines.processes > 1 and plan.fade else "auto",
         precision="bf16-mixed" if gpu else "32-true",
         benchmark=gpu,
         gradient_clip_val=plan.clip,
@@ -270,6 +280,7 @@ def fit(
         )
     except SystemExit:  # Lightning's answer to Ctrl-C
         raise KeyboardInterrupt from None
+    fade(student.backbone, 1.0)
     trainer.save_checkpoint(folder / CHECKPOINT)
     module.to("cuda" if gpu else "cpu")
     module.recalibrate(plan.final_size)

@@ -45,10 +45,13 @@ class Student(nn.Module):
         return Lesson(self.adapter(maps), None if self.classifier is None else self.classifier.logits(pooled))
 
 
-def create_student(name: str, teacher: Teacher, *, alike: bool) -> Student:
-    """A student with the backbone `name`; `alike`: its layers are the teacher's, whose weights it starts from."""
+def create_student(name: str, teacher: Teacher, *, alike: bool, fading: bool = False) -> Student:
+    """A student with the backbone `name`; `alike`: its layers are the teacher's, whose weights it starts from.
+
+    `fading`: it keeps the biases, which fade while B rises.
+    """
     start = Weights(teacher.backbone.network.state_dict(), "the teacher's network") if alike else None
-    return Student(create(name, "bcosified", b=2, load=start), teacher)
+    return Student(create(name, "bcosified", b=2, biases=fading, load=start), teacher)
 
 
 @dataclass

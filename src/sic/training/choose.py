@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from sic import backbones
+from sic.backbones.distilled import is_distilled, read_distilled
 from sic.backbones.weights import PUBLISHED, published
 from sic.backbones.weights import check as check_weights
 from sic.data.dataset import ImageData, Task
 from sic.data.images import UnreadableImage, image_size
 from sic.directory import read_config
 from sic.errors import SicError
-from sic.methods import Classifier, method
+from sic.methods import SIC, Classifier, method
 from sic.settings import RECIPES, Fit, Form, RecipeName, Settings, check, flag, table
 from sic.training.presets import preset
 
@@ -23,6 +24,8 @@ WORTH_COMPILING = 250_000
 took 0.16 ms instead of 1.3 (results/speed.json, results/loader.json): this is twice what makes up for that."""
 RENDERED = "FunnyBirds"
 """The layout of rendered images."""
+NOT_FROZEN = ("epochs", "check_every", "temperature", "augmentation", "support_source", "ways", "compiled")
+"""Settings that a fit on a frozen network has no use for: it sees every image once, and chooses T itself."""
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """What the paper does differently on FunnyBirds."""
 
@@ -103,11 +106,14 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         said = {**start.settings(), **_inherited(said, method(said["method"])), **said}
     kind = method(said.get("method", "sic"))
     _check_method(said, kind)
+    given = set(said)
     if "weights" in said:
         said = _with_start(said, kind, notes)
     said = {**_method_defaults(said, kind, data.task), **said}
     recipe_name: RecipeName = said.get("recipe") or _recipe(said)
     recipe = RECIPES[recipe_name]
+    if recipe_name == "frozen":
+        _check_frozen(said, given, kind)
     number = len(data.splits["train"])
     if data.layout == RENDERED and recipe_name == "paper":
         said = {**PAPER_ON_BIRDS, **said}
@@ -116,9 +122,12 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     if backbone is None:
         backbone = kind.backbones[0] if kind.backbones else "resnet_small" if view["size"] <= 128 else "resnet18"
         notes.append(f"backbone {backbone} (suits {view['size']} px)")
-    batch = said.get("batch_size") or min(recipe.batch_size, max(8, number // 8))
+    largest_batch = number if recipe_name == "frozen" else number // 8
+    batch = said.get("batch_size") or min(recipe.batch_size, max(8, largest_batch))
     epochs = said.get("epochs")
-    if epochs is None:
+    if epochs is None and recipe_name == "frozen":
+        epochs = 1
+    elif epochs is None:
         # About 1,500 steps teach a small network; more data needs fewer passes.
         epochs = min(100, max(20, round(1500 * batch / number)))
         notes.append(f"{epochs} epochs of {number} training images")
@@ -147,7 +156,8 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     if gpu and "compiled" not in said and _work(settings, kind, number, len(data.classes)) >= WORTH_COMPILING:
         settings = replace(settings, compiled=True)
         notes.append("the network is compiled first, which takes a minute or two (override with --no-compile)")
-    temperature = f"T = {settings.temperature:g}, " if "temperature" in kind.options else ""
+    with_t = "temperature" in kind.options and recipe_name != "frozen"  # which chooses T itself
+    temperature = f"T = {settings.temperature:g}, " if with_t else ""
     notes.append(f"recipe {recipe_name}: {temperature}learning rate {settings.lr:g}, batches of {settings.batch_size}")
     if kind.collapses and recipe_name == "paper" and settings.weights is None:
         notes.append(
@@ -156,12 +166,21 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     return settings, notes
 
 
+def _check_frozen(said: dict[str, Any], given: set[str], kind: type[Classifier]) -> None:
+    """Refuse what a fit on a frozen network cannot do or has no use for; `given`: what the user said."""
+    if kind is not SIC or "weights" not in said:
+        raise SicError("--recipe frozen is for --method sic with --weights: what is frozen must know something.")
+    for name in NOT_FROZEN:
+        if name in given:
+            raise SicError(f"{flag(name)} means nothing to --recipe frozen; leave it out, or use --recipe paper.")
+
+
 def _view(data: ImageData, said: dict[str, Any], recipe: RecipeName, gpu: bool, notes: list[str]) -> dict[str, Any]:
     """How images become the model's input: `size`, `fit` and `resize`."""
     side, rendered = typical_size(data), data.layout == RENDERED
     size = said.get("size")
     if size is None:
-        largest = 224 if gpu else 96
+        largest = 224 if gpu else 160 if recipe == "frozen" else 96
         size = max([s for s in (32, 64, 96, 128, 160, 224) if s <= min(side, largest)], default=32)
         slow = f", a CPU manages {largest}" if side > largest and not gpu else ""
         notes.append(f"image size {size} px (images are about {side} px{slow})")
@@ -217,6 +236,8 @@ def _with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) 
         with_t = f" with T = {said['temperature']:g}" if "temperature" in said else ""
         notes.append(f"{said['backbone']} at {said['size']} px{with_t}, as in {weights}")
         return said
+    if weights not in PUBLISHED and is_distilled(Path(weights)):
+        return _with_distilled(said, kind, notes)
     backbone = said.get("backbone", kind.backbones[0] if kind.backbones else "resnet50")
     native = weights in published(backbone, "bcos") or (weights not in PUBLISHED and not backbone.startswith("timm/"))
     usual: Form = "bcos" if native else "bcosified"
@@ -225,6 +246,19 @@ def _with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) 
     check_weights(weights, backbone, form)
     notes.append(f"a {form} {backbone} that starts from {weights}")
     return {**said, "backbone": backbone, "form": form}
+
+
+def _with_distilled(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
+    """What a file of `sic distill` decides."""
+    backbone = read_distilled(Path(said["weights"])).backbone
+    if "bcosified" not in kind.forms:
+        raise SicError(f"{said['weights']} holds a B-cos network, which --method {kind.name} cannot use.")
+    if said.get("backbone", backbone) != backbone or said.get("form", "bcosified") != "bcosified":
+        raise SicError(f"{said['weights']} holds a bcosified {backbone}; leave out --backbone and --form.")
+    recipe = said.get("recipe", "frozen" if kind is SIC else "paper")
+    how = "stays as it is: only its projection is trained" if recipe == "frozen" else "is trained further"
+    notes.append(f"the {backbone} of {said['weights']} {how}")
+    return {**said, "backbone": backbone, "form": "bcosified", "recipe": recipe}
 
 
 def loader_workers(fits: int = 1) -> int:

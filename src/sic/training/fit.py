@@ -30,6 +30,7 @@ from sic.training.checkpoints import BEST, LAST, checkpoint_folder, read_checkpo
 from sic.training.choose import loader_workers
 from sic.training.comparing import NWHeadTraining
 from sic.training.data import Images, TrainingData, gather
+from sic.training.frozen import fit_projection
 from sic.training.history import Reporter, Silent
 from sic.training.losses import positive_weights
 from sic.training.protopnet import ProtoPNetTraining
@@ -92,18 +93,15 @@ def fit(
         module = _module(config, settings, images, load)
         if machines.first:
             _record(data, settings, images, folder, resume)
-        try:
-            optimise(module, images, folder, resume, workers, reporter, machines)
-        except RuntimeError as error:
-            if not _failed_to_compile(error):
-                raise
-            reason = str(error).strip().split("\n")[0][:160]
-            reporter.warn(f"The network cannot be compiled here ({reason}); the training goes on without.")
-            module.compile_nothing()
-            optimise(module, images, folder, resume, workers, reporter, machines)
+        if isinstance(module, SICTraining) and settings.recipe == "frozen":
+            fit_projection(module, images, settings, workers, reporter)
+            config.temperature = module.classifier.temperature
+        else:
+            _train(module, images, folder, resume, workers, reporter, machines)
+            if machines.first:
+                config.training["best_epoch"] = _take_best(module, folder, reporter)
         if not machines.first:
             raise SystemExit(0)
-        config.training["best_epoch"] = _take_best(module, folder, reporter)
         supports = _describe_supports(module, images.train, settings, data.classes)
     finally:
         cache.unlink(missing_ok=True)
@@ -114,6 +112,27 @@ def fit(
         config.figures = measure(fitted)
     directory.save(fitted.classifier, config, supports, folder)
     return fitted
+
+
+def _train(
+    module: Training,
+    images: TrainingData,
+    folder: Path,
+    resume: bool,
+    workers: int,
+    reporter: Reporter,
+    machines: Machines,
+) -> None:
+    """Train the whole network; without compiling it where that fails."""
+    try:
+        optimise(module, images, folder, resume, workers, reporter, machines)
+    except RuntimeError as error:
+        if not _failed_to_compile(error):
+            raise
+        reason = str(error).strip().split("\n")[0][:160]
+        reporter.warn(f"The network cannot be compiled here ({reason}); the training goes on without.")
+        module.compile_nothing()
+        optimise(module, images, folder, resume, workers, reporter, machines)
 
 
 def _take_best(module: Training, folder: Path, reporter: Reporter) -> int:

@@ -1,0 +1,121 @@
+"""A fit on a frozen network: every image is embedded once, then the projection is trained on these features in seconds.
+
+Each latent unit starts as the direction from the mean training image to one training image. Random directions would be
+negative for most images, because pooled features share a large mean: their units would be dead from the start.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sic.bcos import bcos_similarity
+from sic.data.images import Preprocessing
+from sic.data.labels import Targets
+from sic.errors import SicError
+from sic.settings import Settings
+from sic.supports import select_how
+from sic.training.base import Candidates
+from sic.training.batches import Views, view_loader
+from sic.training.data import Images, TrainingData
+from sic.training.history import Reporter
+from sic.training.sic import SICTraining
+
+STEPS = 300
+"""Fewest steps; many images take more."""
+PASSES = 20
+"""Over the training images, at least."""
+OWN_EVIDENCE = 6.0
+"""Sum of a class's evidence for its own images at the start, on average: T is chosen so."""
+
+
+def fit_projection(
+    module: SICTraining, images: TrainingData, settings: Settings, workers: int, reporter: Reporter
+) -> None:
+    """Train the projection of a SIC classifier, choose T and its supports; the backbone stays as it is."""
+    module.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    classes = module.classifier.classes
+    targets = Targets(images.train.samples, classes)
+    features = _embedded(module, images.train, targets, settings, workers, reporter)
+    _start(module, features, settings.seed)
+    module.classifier.temperature = _temperature(module, features, images.candidates, settings)
+    _optimise(module, features, targets[np.arange(len(features))], images.candidates, settings, reporter)
+    with torch.no_grad():
+        latents = module.classifier.encoder.project(features.to(module.device)).cpu().numpy()
+    chosen = select_how(
+        settings.inference_supports, latents, images.candidates, settings.supports_per_class, settings.seed
+    )
+    module.support_rows.copy_(torch.from_numpy(chosen.rows))
+    module.classifier.set_supports(torch.from_numpy(chosen.vectors), torch.from_numpy(chosen.classes))
+    module.cpu()
+
+
+@torch.no_grad()
+def _embedded(
+    module: SICTraining, images: Images, targets: Targets, settings: Settings, workers: int, reporter: Reporter
+) -> Tensor:
+    """Pooled features N×F of all images as the model sees them."""
+    loader = view_loader(Views(images, targets, Preprocessing.of(settings)), workers, batch_size=16)
+    found: list[Tensor] = []
+    for views, _ in loader:
+        found.append(module.classifier.encoder.pooled(views.to(module.device).float() / 255).cpu())
+        reporter.advance("embedding images", sum(map(len, found)), len(images))
+    features = torch.cat(found)
+    if not features.isfinite().all():
+        raise SicError("The network's features are not finite; its weights are damaged.")
+    return features
+
+
+@torch.no_grad()
+def _start(module: SICTraining, features: Tensor, seed: int) -> None:
+    """Give every unit the direction from the mean image to another image, as long as there are any."""
+    weight = module.classifier.encoder.projection.weight
+    rows = np.random.default_rng(seed).permutation(len(features))
+    directions = features[np.resize(rows, len(weight))] - features.mean(0)
+    directions += 1e-3 * directions.std() * torch.randn(directions.shape, generator=torch.Generator().manual_seed(seed))
+    weight.copy_(directions / directions.norm(dim=1, keepdim=True).clamp_min(1e-12))
+
+
+@torch.no_grad()
+def _temperature(module: SICTraining, features: Tensor, candidates: Candidates, settings: Settings) -> float:
+    """T at which the supports of a class say `OWN_EVIDENCE` for its own images, on average."""
+    latents = module.classifier.encoder.project(features.to(module.device))
+    own = []
+    for members in candidates.values():
+        some = latents[list(members[:100])]
+        own.append(float(bcos_similarity(some, some, module.classifier.b).mean()))
+    number = min(settings.supports_per_class, min(len(members) for members in candidates.values()))
+    return max(float(np.mean(own)) * number / OWN_EVIDENCE, 1e-6)
+
+
+def _optimise(
+    module: SICTraining,
+    features: Tensor,
+    targets: Tensor,
+    candidates: Candidates,
+    settings: Settings,
+    reporter: Reporter,
+) -> None:
+    """The training step of SIC (queries, random supports of every class) on features in memory."""
+    features, targets = features.to(module.device), targets.to(module.device)
+    classifier, rng = module.classifier, np.random.default_rng(settings.seed)
+    steps = max(STEPS, round(PASSES * len(features) / settings.batch_size))
+    projection = classifier.encoder.projection
+    optimiser = torch.optim.AdamW(projection.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    members = [np.asarray(candidates[label]) for label in sorted(candidates)]
+    number = settings.supports_per_class
+    classes = torch.from_numpy(np.repeat(sorted(candidates), number)).to(module.device)
+    for step in range(steps):
+        queries = rng.integers(0, len(features), min(settings.batch_size, len(features)))
+        supports = np.concatenate([rng.choice(each, number, replace=len(each) < number) for each in members])
+        latents = classifier.encoder.project(features[np.concatenate([queries, supports])])
+        evidence = classifier.evidence(latents[: len(queries)], latents[len(queries) :])
+        loss = module.loss(classifier.logits(evidence, classes), targets[queries])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        if (step + 1) % 20 == 0 or step + 1 == steps:
+            if not bool(loss.isfinite()):
+                raise SicError(f"The loss became NaN or infinite; try a lower --lr (it was {settings.lr:g}).")
+            reporter.advance("training", step + 1, steps, f"loss {loss.item():.3f}")

@@ -1,0 +1,84 @@
+"""The fit on a frozen network: which weights change, where its units start, and what it reaches on easy data."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import sic
+from sic.backbones import create
+from sic.backbones.distilled import Distilled, read_distilled
+from sic.errors import SicError
+
+COLOURS = {"blue": (40, 60, 220), "green": (40, 200, 60), "red": (220, 50, 40)}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file as `sic distill` writes it, of a small network with random weights."""
+    torch.manual_seed(0)
+    backbone = create("resnet_tiny", "bcosified")
+    backbone.train()(torch.rand(16, 3, 32, 32))  # the norms' statistics
+    file = tmp_path_factory.mktemp("weights") / "small.safetensors"
+    Distilled("resnet_tiny", backbone.network.state_dict()).write(file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir()
+        for number in range(14):
+            noisy = np.clip(np.asarray(colour) + rng.normal(0, 40, (40, 40, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(noisy).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_a_frozen_network_learns_colours_and_stays_as_it_is(photos: Path, weights: Path, tmp_path: Path) -> None:
+    model = sic.fit(photos, tmp_path / "model", weights=str(weights), workers=0)
+    assert model.config.figures["validation"]["accuracy"] == 1
+    before = read_distilled(weights).network
+    after = model.classifier.backbone.network.state_dict()
+    assert before.keys() <= after.keys()
+    for name, value in before.items():
+        assert torch.equal(after[name], value), name
+    run = json.loads((tmp_path / "model" / "run.json").read_text())
+    assert run["settings"]["recipe"] == "frozen" and run["settings"]["form"] == "bcosified"
+    assert model.config.temperature == model.classifier.temperature  # type: ignore[attr-defined]
+    latents = model.classifier.support_vectors  # type: ignore[attr-defined]
+    assert (latents > 0).any(dim=0).float().mean() > 0.3
+    explanation = model.explain(photos / "red" / "0.png")
+    assert abs(explanation.residual) < 1e-3
+
+
+def test_the_same_seed_gives_the_same_model(photos: Path, weights: Path, tmp_path: Path) -> None:
+    first, second = (sic.fit(photos, tmp_path / name, weights=str(weights), workers=0) for name in "ab")
+    assert torch.equal(first.classifier.support_vectors, second.classifier.support_vectors)  # type: ignore[attr-defined]
+
+
+def test_evidence_for_the_own_class_starts_at_a_useful_size(photos: Path, weights: Path, tmp_path: Path) -> None:
+    model = sic.fit(photos, tmp_path / "model", weights=str(weights), workers=0)
+    prediction = model.predict(photos / "green" / "1.png")
+    own = prediction.probabilities["green"]
+    assert 0.5 < own < 1 and all(value <= own for value in prediction.probabilities.values())
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"recipe": "frozen"}, "--recipe frozen is for --method sic with --weights"),
+        ({"weights": "FILE", "backbone": "resnet18"}, "leave out --backbone and --form"),
+        ({"weights": "FILE", "method": "blackbox"}, "which --method blackbox cannot use"),
+        ({"weights": "FILE", "epochs": 3}, "--epochs means nothing to --recipe frozen"),
+    ],
+)
+def test_what_does_not_go_together(
+    said: dict[str, object], sentence: str, photos: Path, weights: Path, tmp_path: Path
+) -> None:
+    said = {name: str(weights) if value == "FILE" else value for name, value in said.items()}
+    with pytest.raises(SicError, match=sentence):
+        sic.fit(photos, tmp_path / "model", workers=0, **said)  # type: ignore[arg-type]
