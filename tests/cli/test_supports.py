@@ -117,6 +117,17 @@ def test_one_sentence_for_every_mistake(supports: Command, images: Path, tmp_pat
         images.with_name("moved").rename(images)
 
 
+@pytest.mark.parametrize("edits", [[{}], [{"action": "drop"}], [{"what": 1}]])
+def test_a_damaged_list_of_edits_is_one_sentence(supports: Command, edits: list[dict[str, Any]]) -> None:
+    supports("drop", 0)
+    file = supports.model / "config.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["edits"] = [{**content["edits"][0], "removed": 7}] if edits == [{}] else edits
+    file.write_text(json.dumps(content), encoding="utf-8")
+    for words in (["history"], ["undo"]):
+        assert "The list of edits in" in supports(*words, code=1)
+
+
 def test_two_commands_at_once_do_not_drop_two_supports_by_one_number(supports: Command) -> None:
     """Both were started when number 0 was still the first one's image."""
     first, second = (info["source"] for info in supports.json("list")["supports"][:2])

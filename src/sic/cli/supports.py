@@ -1,5 +1,6 @@
 """`sic supports`: the clinic for a model's cases."""
 
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -200,27 +201,29 @@ def undo(
 @app.command("history")
 def history(context: typer.Context, json: Json = False) -> None:
     """All edits of this model, and what they did."""
+    from sic.clinic.edits import recorded
     from sic.directory import read_config
 
     config, _ = read_config(context.obj)
+    records = recorded(config.edits, context.obj)
     if json:
         print_json({"model": str(context.obj), "edits": config.edits})
         return
     score = "map" if config.task == "multi" else "accuracy"
     table = Table("when", "edit", "class", "removed", "added", score, "to right", "to wrong", "")
-    for edit in config.edits:
+    for edit in records:
         table.add_row(
-            edit["when"],
-            edit["action"] + (" (forced)" if edit["forced"] else ""),
-            edit["label"],
-            "\n".join(edit["removed"]),
-            "\n".join(edit["added"]),
-            f"{edit['before'][score]:.1%} → {edit['after'][score]:.1%}",
-            str(len(edit["to_right"])),
-            str(len(edit["to_wrong"])),
-            f"undone {edit['undone']}" if edit["undone"] else "",
+            edit.when,
+            edit.action + (" (forced)" if edit.forced else ""),
+            edit.label,
+            "\n".join(edit.removed),
+            "\n".join(edit.added),
+            f"{edit.before.get(score, math.nan):.1%} → {edit.after.get(score, math.nan):.1%}",
+            str(len(edit.to_right)),
+            str(len(edit.to_wrong)),
+            f"undone {edit.undone}" if edit.undone else "",
         )
-    OUT.print(table if config.edits else f"The supports of {context.obj} were never edited.")
+    OUT.print(table if records else f"The supports of {context.obj} were never edited.")
 
 
 @app.command("check")

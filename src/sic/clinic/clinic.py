@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sic import directory
 from sic.clinic.diagnostics import diagnose
-from sic.clinic.edits import Outcome, Record, class_index, compare, now, plan, standing, taken_out
+from sic.clinic.edits import Outcome, Record, class_index, compare, now, plan, recorded, standing, taken_out
 from sic.clinic.examined import Candidate, Examined, Reliance, SupportInfo
 from sic.clinic.findings import Commands, Finding
 from sic.data import UnreadableImage, read_image
@@ -89,7 +89,7 @@ class Clinic:
 
     def history(self) -> Sequence[Record]:
         """All edits, the first one first; also those that were taken back."""
-        return [Record(**entry) for entry in self.examined.model.config.edits]
+        return recorded(self.examined.model.config.edits, self.folder)
 
     def preview(self, edit: Edit) -> Outcome:
         """What the edit would do; nothing is saved."""

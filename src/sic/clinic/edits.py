@@ -1,15 +1,18 @@
 """Edits of supports: which supports an edit leaves, what it does to the answers, and the record that is kept of it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from sic.checks import check_fields
 from sic.clinic.examined import Examined
 from sic.data.dataset import Sample
+from sic.directory import CONFIG
 from sic.errors import SicError
 from sic.predictions import Predictions
 from sic.run import RunImages
@@ -45,6 +48,17 @@ class Record:
     when: str = field(default_factory=now)
     undone: str | None = None
     """When it was taken back."""
+
+
+def recorded(edits: Sequence[Mapping[str, Any]], where: Path) -> list[Record]:
+    """The edits that the configuration of the model in `where` lists."""
+    try:
+        records = [Record(**edit) for edit in edits]
+        for record in records:
+            check_fields(record)
+    except (TypeError, ValueError) as error:
+        raise SicError(f"The list of edits in {where / CONFIG} is damaged ({error}); copy the model again.") from None
+    return records
 
 
 def standing(records: Sequence[Record]) -> list[Record]:

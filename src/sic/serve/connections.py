@@ -13,6 +13,10 @@ SILENT_SECONDS = 10.0
 """How long a connection may go without a whole request, from its first byte on."""
 SILENT = 64
 """Connections without a request that are kept open; beyond that the oldest is closed for a new one."""
+GRACE = 1.0
+"""Seconds that a connection has in any case: its request may be on its way."""
+BURST = 512
+"""Connections beyond those that are answered; more get a 503."""
 
 
 class Connection(H11Protocol):
@@ -26,7 +30,8 @@ class Connection(H11Protocol):
         self._wait()
         waiting = [one for one in self.connections if isinstance(one, Connection) and one.silent]
         for oldest in sorted(waiting, key=lambda one: one.since)[: max(0, len(waiting) - SILENT)]:
-            oldest.end()
+            if self.since - oldest.since > GRACE:
+                oldest.end()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -65,7 +70,7 @@ def configuration(app: Guard, limits: Limits, **options: Any) -> uvicorn.Config:
         log_level="warning",
         access_log=False,  # addresses would name images
         server_header=False,
-        limit_concurrency=8 * limits.waiting + 2 * SILENT,
+        limit_concurrency=8 * limits.waiting + BURST,
         timeout_keep_alive=10,
         **options,
     )
