@@ -26,14 +26,14 @@ USES: dict[str, set[str]] = {
     "predictions": {"data", "methods"},
     "latents": {"data", "files", "methods", "version"},
     "training": {"backbones", "bcos", "data", "directory", "errors", "files", "machines", "methods"},
-    "distill": {"backbones", "bcos", "data", "errors", "machines", "methods"},
     "explain": {"backbones", "bcos", "data", "directory", "errors", "methods", "predictions", "supports", "version"},
 }
 for above_settings in ("backbones", "methods", "supports", "data", "directory", "predictions", "training", "explain"):
     USES[above_settings].add("settings")
 USES["directory"] |= {"version"}
 USES["training"] |= {"predictions", "supports"}
-USES["model"] = set(USES)
+USES["distill"] = {"backbones", "bcos", "data", "errors", "machines", "methods", "training"}
+USES["model"] = set(USES) - {"distill"}
 USES["run"] = {"data", "directory", "errors"}
 USES["evaluate"] = set(USES)
 USES["clinic"] = set(USES)

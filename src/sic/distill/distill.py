@@ -14,6 +14,7 @@ from sic.backbones.distilled import Distilled, read_distilled
 from sic.backbones.registry import build
 from sic.backbones.weights import Weights, loader, terms
 from sic.bcos import remove_biases
+from sic.data.dataset import Progress
 from sic.data.images import Preprocessing
 from sic.distill.examination import Examination
 from sic.distill.fit import CHECKPOINT, Plan, fit
@@ -71,68 +72,81 @@ def distill(
     name = student or teacher
     require(teacher)
     require(name)
-    folder = out.with_name(f"{out.name}.run")
-    if resume and not (folder / CHECKPOINT).is_file():
-        raise SicError(f"There is nothing to resume: {folder / CHECKPOINT} does not exist.")
-    if not resume and (folder / CHECKPOINT).is_file():
-        raise SicError(f"{folder} holds an unfinished distillation; continue it with --resume, or remove the folder.")
+    folder = _run_folder(out, resume)
     files = image_files(images)
 
-    def counting(task: str) -> Callable[[int, int], None] | None:
+    def counting(task: str) -> Progress | None:
         if report is None or not machines.first:
             return None
         say = report
         return lambda done, total: say(task, done, total)
 
-    teaching = load_teacher(teacher, loader(weights, teacher, "conventional", counting("Download")))
+    teaching = load_teacher(teacher, loader(weights, teacher, "conventional", counting("downloading")))
     alike = _alike(name, teaching)
     if plan.fade and (start is not None or not alike):
         raise SicError("--fade needs a student with the teacher's layers that starts from the teacher; leave it out.")
     learning = create_student(name, teaching, alike=alike, fading=plan.fade > 0)
-    if start is not None:
-        _start_from(learning, read_distilled(start), name, start)
+    earlier = None if start is None else read_distilled(start)
+    if earlier is not None:
+        _start_from(learning, earlier, name, str(start))
     examination = None
     if test is not None:
-        examination = Examination.read(test, teaching.classes, workers, counting("Reading test images"))
-    stored = max(plan.size, plan.final_size)
-    pixels, _ = decode(files, Preprocessing(stored, stored, "crop"), workers, counting("Reading images"))
-    held_out = min(HELD_OUT, len(pixels) // 10)
+        examination = Examination.read(test, teaching.classes, workers, counting("reading test images"))
+    stored = Preprocessing(max(plan.size, plan.final_size), max(plan.size, plan.final_size), "crop")
+    pixels, _ = decode(files, stored, workers, counting("reading images"))
     pixels = pixels[torch.randperm(len(pixels), generator=torch.Generator().manual_seed(plan.seed))]
+    held_out, shown = pixels.split([number := min(HELD_OUT, len(pixels) // 10), len(pixels) - number])
     module = fit(
         learning,
         teaching,
-        pixels[held_out:],
+        shown,
         plan,
         folder,
         resume=resume,
         examination=examination,
         machines=machines,
-        progress=counting("Distilling (‰)"),
+        progress=counting("distilling (‰)"),
     )
     if not machines.first:
         raise SystemExit(0)
-    seconds = module.curve[-1]["seconds"] if module.curve else 0.0
-    device = module.device
+    agreement = _agreement(learning, teaching, held_out) if teaching.classes and len(held_out) else None
     top1 = None
     if examination is not None:
-        top1 = {"student": examination.top1(learning, device), "teacher": examination.top1(teaching.to(device), device)}
-    agreement = _agreement(learning, teaching, pixels[:held_out]) if teaching.classes and held_out else None
+        networks = {"student": learning, "teacher": teaching.to(module.device)}
+        top1 = {who: examination.top1(network, module.device) for who, network in networks.items()}
     origin: dict[str, Any] = {
         "teacher": f"{teacher} ({Path(weights).name})",
-        "images": len(pixels) - held_out,
-        "seen": module.seen + (read_distilled(start).origin.get("seen", 0) if start is not None else 0),
+        "images": len(shown),
+        "seen": module.seen + (0 if earlier is None else earlier.origin.get("seen", 0)),
         "agreement": agreement,
         "top1": top1,
         "plan": asdict(plan),
         "terms": terms(weights),
     }
-    head = None if learning.classifier is None else learning.classifier.head.weight.detach()
-    temperature = 1.0 if learning.classifier is None else learning.classifier.temperature
-    remove_biases(learning.backbone.network)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    Distilled(name, learning.backbone.network.state_dict(), head, temperature, origin).write(out)
+    _described(learning, name, origin).write(out)
     shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(out, module.seen, seconds, agreement, top1, module.curve)
+    return Outcome(out, module.seen, module.curve[-1]["seconds"], agreement, top1, module.curve)
+
+
+def _run_folder(out: Path, resume: bool) -> Path:
+    """Where an unfinished distillation keeps its state."""
+    folder = out.with_name(f"{out.name}.run")
+    found = (folder / CHECKPOINT).is_file()
+    if resume and not found:
+        raise SicError(f"There is nothing to resume: {folder / CHECKPOINT} does not exist.")
+    if found and not resume:
+        raise SicError(f"{folder} holds an unfinished distillation; continue it with --resume, or remove the folder.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _described(student: Student, name: str, origin: dict[str, Any]) -> Distilled:
+    """The student's weights, without biases, and what they come from."""
+    network, classifier = student.backbone.network, student.classifier
+    remove_biases(network)
+    if classifier is None:
+        return Distilled(name, network.state_dict(), origin=origin)
+    return Distilled(name, network.state_dict(), classifier.head.weight.detach(), classifier.temperature, origin)
 
 
 def _alike(name: str, teacher: Teacher) -> bool:
@@ -141,10 +155,10 @@ def _alike(name: str, teacher: Teacher) -> bool:
     return own == [value.shape for value in teacher.backbone.network.state_dict().values()]
 
 
-def _start_from(student: Student, earlier: Distilled, name: str, file: Path) -> None:
+def _start_from(student: Student, earlier: Distilled, name: str, file: str) -> None:
     if earlier.backbone != name:
         raise SicError(f"{file} holds a {earlier.backbone}; distil that, or leave out --start.")
-    Weights(earlier.network, str(file))(student.backbone.network)
+    Weights(earlier.network, file)(student.backbone.network)
     if student.classifier is not None and earlier.head is not None:
         if student.classifier.head.weight.shape != earlier.head.shape:
             raise SicError(f"{file} was distilled from a teacher of other classes.")

@@ -1,10 +1,8 @@
 """The distillation itself: rounds of steps, the learning rate, what is saved between them."""
 
 import json
-import logging
 import math
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +23,8 @@ from sic.distill.student import CALIBRATION, Student, compare
 from sic.distill.teacher import Lesson, Teacher
 from sic.errors import SicError
 from sic.machines import Machines
+from sic.training.checkpoints import WholeCheckpoints
+from sic.training.trainer import quiet_lightning
 
 CHECKPOINT = "last.ckpt"
 ROUNDS_PER_CHECKPOINT = 8
@@ -229,13 +229,11 @@ def fit(
     machines: Machines | None = None,
     progress: Progress | None = None,
 ) -> Distillation:
-    """Train the student; the state after every round is in `folder`, from where `resume` goes on."""
+    """Train the student; checkpoints are in `folder`, and `resume` continues from the last one."""
     machines = machines or Machines()
     folder.mkdir(parents=True, exist_ok=True)
     gpu = torch.cuda.is_available()
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
+    quiet_lightning()
     lightning.seed_everything(plan.seed, verbose=False)
     if gpu and pixels.nbytes < 0.5 * torch.cuda.mem_get_info()[0]:
         pixels = pixels.cuda()
@@ -266,6 +264,7 @@ def fit(
                 every_n_epochs=ROUNDS_PER_CHECKPOINT,
             )
         ],
+        plugins=[WholeCheckpoints()],
         default_root_dir=folder,
         logger=False,
         enable_progress_bar=False,

@@ -1,8 +1,6 @@
 """From labelled images to a model directory."""
 
 import json
-import logging
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +34,7 @@ from sic.training.losses import positive_weights
 from sic.training.protopnet import ProtoPNetTraining
 from sic.training.sic import SICTraining
 from sic.training.start import origin, published_weights, start_from
-from sic.training.trainer import optimise
+from sic.training.trainer import optimise, quiet_lightning
 
 TRAININGS: dict[type[Classifier], type[Training]] = {
     SIC: SICTraining,
@@ -151,10 +149,7 @@ def _failed_to_compile(error: RuntimeError) -> bool:
 
 
 def _set_up_libraries(seed: int) -> None:
-    # Lightning talks about things that our users did not choose.
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
+    quiet_lightning()
     lightning.seed_everything(seed, verbose=False)
     directory.exact_arithmetic()
 

@@ -1,5 +1,7 @@
 """The trainer: Lightning's loop over the batches of a run, in one process or in several together."""
 
+import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,13 @@ from sic.training.ranks import Share
 
 WAITS_FOR_PYTHON = 300
 """Images of 224 px: a compiled step of fewer is over on a GPU before its kernels are launched (results/speed.json)."""
+
+
+def quiet_lightning() -> None:
+    """Keep Lightning from talking about things that our users did not choose."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
 
 
 def worth_replaying(images: int, size: int) -> bool:
