@@ -57,7 +57,6 @@ class Clinic:
         self.problems = [*self.images.problems]
         """Sentences about images that are missing."""
         self.problems += [f"{id} cannot be used any more: {reason}." for id, reason in latents.unreadable.items()]
-        self.problems += [] if latents.problem is None else [latents.problem]
         splits = {
             split: [sample for sample in samples if sample.id in latents]
             for split, samples in self.images.splits.items()
@@ -67,6 +66,7 @@ class Clinic:
                 raise SicError(f"None of the {split} images in {self.images.root} can be read any more.")
         vectors = model.sic.support_vectors.cpu()
         self.problems += _trust(model.supports, vectors, latents, self.images.root)
+        self.problems += [] if latents.problem is None else [latents.problem]
         self.examined = Examined(model, model.supports, vectors, splits, latents)
 
     @property
@@ -208,17 +208,21 @@ def _trust(supports: Sequence[Support], vectors: Tensor, latents: Latents, root:
 
     Returns a sentence for each image that is not the one that a support was made of; refuses if most are not.
     """
-    strangers = []
+    strangers, replaced = [], False
     for support, vector in zip(supports, vectors, strict=True):
         if support.source not in latents:
             continue
-        if (latents.of([support.source])[0] - vector).norm() > FAR * vector.norm() + 1e-6:
+        found = latents.of([support.source])[0]
+        if (found - vector).norm() > FAR * vector.norm() + 1e-6:
             strangers.append(f"{support.source} is not the image any more that the model's support was made of.")
-        else:
+        elif not torch.equal(found, vector):
             latents.replace(support.source, vector)
+            replaced = True
     if 2 * len(strangers) > len(supports):
         raise ImagesNotFound(
             f"The images in {root} are not those that the model was trained on ({len(strangers)} of its supports "
             "differ); say where they are: --data PATH."
         )
+    if replaced:  # after an edit, the model no longer has the vector of a support that it dropped
+        latents.keep()
     return strangers
