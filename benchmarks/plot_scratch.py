@@ -1,6 +1,6 @@
 """Draw what `scratch_recipe.py` measured: validation score and dead latent units per epoch, both recipes, all seeds.
 
-python benchmarks/plot_scratch.py results/scratch
+python benchmarks/plot_scratch.py results/scratch      # writes docs/pictures/scratch.png
 """
 
 import json
@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from PIL import Image
 
+PICTURE = Path("docs/pictures/scratch.png")
 COLOURS = {"scratch": "#2c6fbb", "paper": "#c23b22"}
 NAMES = {"scratch": "our recipe (default without weights)", "paper": "the paper's recipe (--recipe paper)"}
 PANELS = {"val_score": "validation accuracy", "dead_units": "dead latent units"}
@@ -35,7 +37,8 @@ def main(folder: Path) -> None:
         told = "; ".join(f"{recipe} {', '.join(f'{s:.1f}' for s in sorted(v))} %" for recipe, v in scores.items())
         axes[row, 0].set_title(f"{file.stem}: test accuracy, three seeds: {told}", fontsize=9, loc="left")
     axes[0, 0].legend(frameon=False, fontsize=8)
-    figure.savefig(folder / "scratch.png", dpi=130)
+    figure.savefig(PICTURE, dpi=130)
+    Image.open(PICTURE).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What does a training step of SIC cost beside one of a plain network? Both in one run, on the same machine.
 
-    python benchmarks/train_step.py [--backbones resnet50,densenet121,vitc_b] [--plot results/classes.png]
+    python benchmarks/train_step.py [--backbones resnet50,densenet121,vitc_b] [--plot docs/pictures/classes.png]
 
 | key | queries | classes | supports | the plain network sees |
 |---|---|---|---|---|

@@ -16,7 +16,8 @@ import typer.main
 from sic.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")), *DOCS]
 LARGEST = 150_000
 """Bytes of a picture."""
 BLOCK = re.compile(r"^```[a-z]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -93,6 +94,18 @@ def test_commands_are_found() -> None:
     assert list(commands(text)) == [("sic train a/    --epochs 3  # why", True), ("sic verify", False)]
 
 
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_map_of_the_code_names_every_room() -> None:
+    named = set(re.findall(r"`(\w+(?:\.py|/))`", (ROOT / "CONTRIBUTING.md").read_text()))
+    package = ROOT / "src" / "sic"
+    rooms = {f"{init.parent.name}/" for init in package.glob("*/__init__.py")}
+    modules = {file.name for file in package.glob("*.py") if not file.name.startswith("__")}
+    assert rooms | modules <= named
+
+
 @by_name
 def test_links_and_pictures_exist(page: Path) -> None:
     text = BLOCK.sub("", page.read_text())
@@ -123,7 +136,7 @@ def test_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stderr
     pages = list(tmp_path.glob("*.html"))
-    assert {page.stem for page in PAGES[1:]} <= {page.stem for page in pages}
+    assert {page.stem for page in DOCS} <= {page.stem for page in pages}
     loading = re.compile(r'<(?:script|link|img|iframe)[^>]*?(?:src|href)="?((?:https?:)?//[^">\s]+)')
     assert {page.name: found for page in pages if (found := loading.findall(page.read_text()))} == {}
     assert "predict_many" in (tmp_path / "api.html").read_text()
