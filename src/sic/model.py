@@ -41,13 +41,16 @@ ImageInput = str | Path | Image.Image | Tensor
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one case adds to its class's logit (NW-Head: to its probability)."""
+    """The part of a class's logit that comes from one case (NW-Head: of its probability)."""
 
     support: int
-    """Its place in `Model.supports`."""
+    """The index of the case in `Model.supports`."""
     label: str
+    """The class of the case."""
     source: str
+    """The training image that the case is, as the dataset names it."""
     value: float
+    """For SIC the similarity divided by T; with the bias, the values of a class's cases add up to its logit."""
 
 
 @dataclass(frozen=True)
@@ -73,32 +76,55 @@ def _title(image: ImageInput) -> str:
 
 
 class Model:
-    """A loaded classifier with its classes and its cases."""
+    """A trained classifier with its classes and its cases.
+
+    `sic.load` and `sic.fit` return one. An image is a file name, a Pillow image, or a float tensor 3×H×W (RGB in
+    [0, 1]) of the model's input size.
+    """
 
     def __init__(
         self, classifier: Classifier, config: Config, supports: list[Support], folder: Path | None = None
     ) -> None:
-        """`supports`: in the classifier's order. `folder`: the directory that the model was read from."""
+        """Combine the parts of a model; use `sic.load` to read one.
+
+        Args:
+            classifier: The network, in evaluation mode.
+            config: Its classes, task, preprocessing and metrics.
+            supports: Its cases, in the classifier's order.
+            folder: The directory that the model was read from.
+        """
         self.classifier, self.config, self.supports, self.folder = classifier, config, supports, folder
         self._own: OrderedDict[int, Contributions] = OrderedDict()
 
     @property
     def classes(self) -> list[str]:
+        """The names of the classes, in the order of the logits."""
         return self.config.classes
 
     @property
     def sic(self) -> SIC:
-        """The classifier, for what only SIC can do."""
+        """The classifier of a SIC model. Raises `SicError` for models of other methods."""
         if not isinstance(self.classifier, SIC):
             raise SicError(f"This is for SIC models; this model was trained with --method {self.config.method}.")
         return self.classifier
 
     @property
     def device(self) -> torch.device:
+        """The device that the weights are on."""
         return next((value.device for value in self.classifier.state_dict().values()), torch.device("cpu"))
 
     def tensor(self, image: ImageInput) -> Tensor:
-        """The model's view of an image: 3×S×S. A tensor must be that already (3×H×W, RGB in [0, 1])."""
+        """Prepare an image as the model's input.
+
+        Args:
+            image: A file, a Pillow image, or a float tensor 3×H×W (RGB in [0, 1]), which is only moved to the device.
+
+        Returns:
+            A tensor 3×S×S, RGB in [0, 1], on the model's device.
+
+        Raises:
+            SicError: The image cannot be read, or the tensor has another shape or type.
+        """
         if isinstance(image, Tensor):
             if image.dim() != 3 or len(image) != 3 or not image.is_floating_point():
                 raise SicError(f"A tensor must be 3×H×W, RGB in [0, 1], not {image.dtype} of {tuple(image.shape)}.")
@@ -116,18 +142,39 @@ class Model:
         return view.to(next(self.classifier.parameters()))
 
     def predict(self, image: ImageInput) -> Prediction:
-        """Classify one image."""
+        """Classify one image.
+
+        Args:
+            image: A file, a Pillow image, or a tensor (see `tensor`).
+
+        Returns:
+            The classes found, all probabilities, and the evidence of every case.
+        """
         return self.predict_many([image])[0]
 
     @torch.no_grad()
     def predict_many(self, images: Sequence[ImageInput]) -> list[Prediction]:
-        """Classify several images in one pass."""
+        """Classify several images in one forward pass.
+
+        Args:
+            images: Files, Pillow images, or tensors of one size.
+
+        Returns:
+            One prediction per image, in the same order.
+        """
         logits, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
         answers = self.answers(logits)
         return [self._prediction(answers, row, values) for row, values in enumerate(evidence)]
 
     def answers(self, logits: Tensor) -> Answers:
-        """The answers that n×C logits of this model stand for."""
+        """Apply the answer rule to logits.
+
+        Args:
+            logits: N×C, of this model.
+
+        Returns:
+            Labels, probabilities, nearest class and "similar case" flag of each row.
+        """
         return Answers(logits, self.config.task, self.classifier.loss)
 
     def _prediction(self, answers: Answers, row: int, evidence: Tensor) -> Prediction:
@@ -154,6 +201,9 @@ class Model:
             classes: The classes to explain; by default those of the answer, or the nearest one if it has none.
             truth: The true class, to be shown.
             most: How many classes of the answer to explain, the most probable first; by default all of them.
+
+        Returns:
+            Contribution maps and evidence of each class explained; `save` draws them.
         """
         answered = self.classifier.answered(self.tensor(image)[None])
         targets = self._targets(answered, self._wanted(classes))
@@ -164,9 +214,14 @@ class Model:
         return replace(found, title=_title(image), truth=truth)
 
     def explain_many(self, images: Iterable[ImageInput], classes: Sequence[str] | None = None) -> Iterator[Explanation]:
-        """Explain any number of images, in order: as many in one pass as fit into memory, and no more are held.
+        """Explain any number of images in batches that fit into memory.
 
-        As `explain`, but without the maps of single cases.
+        Args:
+            images: Files, Pillow images or tensors; they are read as needed.
+            classes: The classes to explain; by default those of each answer.
+
+        Yields:
+            One explanation per image, in order, as from `explain` but without the maps of single cases.
         """
         wanted, titles = self._wanted(classes), deque[str]()
 
@@ -183,8 +238,17 @@ class Model:
     def contributions(
         self, images: Iterable[ImageInput], classes: Sequence[str] | None = None
     ) -> Iterator[tuple[list[str], Contributions]]:
-        """What pixels contribute to the predicted classes, or to those named: for every image their K names and K×H×W
-        maps, without dynamic weights and cases. One forward pass and at most K backward passes for many images."""
+        """Contributions of the pixels of many images, without dynamic weights and cases.
+
+        Takes one forward pass and at most K backward passes per batch.
+
+        Args:
+            images: Files, Pillow images or tensors; they are read as needed.
+            classes: The classes to explain; by default those of each answer.
+
+        Yields:
+            For each image the K class names, and contributions with maps K×H×W.
+        """
         wanted = self._wanted(classes)
         for batch in in_chunks(self.classifier, map(self.tensor, images), len(wanted or [0])):
             answered = self.classifier.answered(batch)
@@ -207,7 +271,14 @@ class Model:
         return [labels or [best] for labels, best in zip(answers.labels, answers.nearest.tolist(), strict=True)]
 
     def support_contributions(self, indices: Sequence[int]) -> dict[int, Contributions]:
-        """What supports (by number) are made of, where their images are kept; those used last stay in memory."""
+        """Contributions of a support's own pixels to its similarity with itself. Those used last stay in memory.
+
+        Args:
+            indices: Places in `supports`.
+
+        Returns:
+            Contributions by index; supports whose images were not kept are missing.
+        """
         missing = [index for index in indices if index not in self._own]
         self._own |= own_contributions(self.sic, self.supports, missing)
         found = {index: self._own[index] for index in indices if index in self._own}
@@ -254,13 +325,16 @@ class Model:
         return Latents(self.sic.encoder, self.config.preprocessing, self.folder)
 
     def embed(self, samples: Sequence[Sample], *, own: bool = False, progress: Progress | None = None) -> Latents:
-        """`f⁺` of image files.
+        """Compute the latents `f⁺` of image files.
 
         Args:
             samples: The images; their labels do not matter.
             own: Whether they belong to the data that the model was trained on. Then latents that are known are not
                 computed again, and new ones are kept in the model directory.
             progress: Told how many images are embedded.
+
+        Returns:
+            The latents by image, with the reasons why files could not be read.
         """
         latents = self.latents if own else Latents(self.sic.encoder, self.config.preprocessing)
         latents.embed(samples, progress)
@@ -275,7 +349,18 @@ class Model:
         own: bool = False,
         progress: Progress | None = None,
     ) -> Predictions:
-        """What the model says about labelled images; `own` and `progress` as in `embed`."""
+        """Classify labelled images.
+
+        Args:
+            samples: The images with their labels.
+            name: What to call these images in reports.
+            caution: A sentence about them that reports must show.
+            own: As in `embed`.
+            progress: As in `embed`.
+
+        Returns:
+            Predictions for the files that can be read; `unreadable` has the reasons for the others.
+        """
         if isinstance(self.classifier, SIC):
             latents = self.embed(samples, own=own, progress=progress)
             known = [sample for sample in samples if sample.id in latents]
@@ -320,7 +405,15 @@ class Model:
 
     @torch.no_grad()
     def predictions_of(self, samples: Sequence[Sample], latents: Tensor) -> Predictions:
-        """What the model says about labelled images of these latents, n×d."""
+        """Classify labelled images whose latents are known.
+
+        Args:
+            samples: N images with their labels.
+            latents: Their latents, N×d.
+
+        Returns:
+            Their predictions.
+        """
         evidence = self.sic.evidence(latents.to(self.device))
         return Predictions(
             self.sic.logits(evidence).cpu(),
@@ -340,26 +433,59 @@ class Model:
         method: ProjectionMethod = "tsne",
         seed: int = 0,
     ) -> Overview:
-        """The supports and what they are made of, class similarities, silhouettes and a projection of the latents.
+        """Describe the whole model (SIC only).
 
-        `images` (labelled samples, or the predictions for them) are set beside the supports.
+        Args:
+            images: Labelled images, or the predictions for them, to show beside the supports.
+            method: How to project the latents to a plane: "tsne" or "pca".
+            seed: Of the projection.
+
+        Returns:
+            The supports with their own contributions, class similarities, silhouettes, and the projection.
         """
         found = images if images is None or isinstance(images, Predictions) else self.predictions(images)
         own = self.support_contributions
         return make_overview(self.sic, self.supports, self.classes, found, own, method=method, seed=seed)
 
     def to(self, device: str | torch.device) -> "Model":
+        """Move the model to a device, such as "cuda".
+
+        Args:
+            device: Where to compute.
+
+        Returns:
+            The model itself.
+        """
         self.classifier.to(device)
         self._own.clear()
         return self
 
     def save(self, folder: str | Path, *, replacing: str | None = None) -> str:
-        """Write the model directory and return its version (see `sic.directory.save`)."""
+        """Write the model directory.
+
+        Args:
+            folder: Where to; an existing model there is replaced in one step.
+            replacing: The version that may be replaced; if another one is there, nothing is written.
+
+        Returns:
+            The version of the saved model.
+        """
         return directory.save(self.classifier, self.config, self.supports, Path(folder), replacing=replacing)
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
-    """Read a model directory; nothing else is needed."""
+    """Read a model directory.
+
+    Args:
+        folder: The directory that `sic train` or `Model.save` wrote. Nothing else is needed.
+        device: Where to compute.
+
+    Returns:
+        The model.
+
+    Raises:
+        SicError: The directory is missing or damaged, or this version cannot read it.
+    """
     return Model(*directory.load(Path(folder), device), Path(folder))
 
 
@@ -377,11 +503,27 @@ def fit(
     nodes: int = 1,
     **overrides: Any,
 ) -> Model:
-    """Train on a folder of images, measure the result and load it.
+    """Train a model on a folder of images and measure it.
 
-    `overrides`: settings as in `sic train` (epochs, backbone, size, …); the others are chosen. `layout`, `group` and
-    `roi`: as in `sic.data.open`. `resume` continues an interrupted run with its own settings. `devices`, `nodes`: train
-    on several, one process each, as Lightning does: it runs the script again for each, and only the first returns.
+    Args:
+        data: A folder or table of images, or "birds".
+        out: The model directory to write.
+        layout: The layout of the data; recognised by default.
+        group: A regular expression that finds the patient or specimen in a path; groups are not split apart.
+        roi: Whether to crop every image to its bounding box.
+        resume: Continue an interrupted run in `out` with its own settings.
+        workers: Loader processes; they do not affect the result.
+        reporter: Told about choices, warnings and progress; silent by default.
+        devices: GPUs (or processes) of each machine. Lightning runs the script again for each process, and only the
+            first one returns.
+        nodes: Machines.
+        **overrides: Settings as in `sic train` (`epochs`, `backbone`, `size`, …); the others are chosen for the data.
+
+    Returns:
+        The trained model, with the metrics reached in `config.figures`.
+
+    Raises:
+        SicError: The data or a setting cannot be used.
     """
     from sic import training  # brings in Lightning, which predicting does not need
     from sic.data import open as open_data

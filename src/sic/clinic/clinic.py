@@ -71,34 +71,70 @@ class Clinic:
 
     @property
     def classes(self) -> Sequence[str]:
+        """The names of the classes."""
         return self.examined.classes
 
     def list(self) -> Sequence[SupportInfo]:
-        """All supports; the position is a support's number."""
+        """Describe all supports.
+
+        Returns:
+            One entry per support; its position is the number of the support.
+        """
         return self.examined.describe()
 
     def candidates(self, label: str, near: int | str | None = None) -> Sequence[Candidate]:
-        """Training images that show a class and nothing else, nearest to farthest: from their mean latent, or from a
-        support."""
+        """Find training images that could be supports of a class.
+
+        Args:
+            label: The name of the class.
+            near: The support to compare with, by number or image; by default the mean latent of the images.
+
+        Returns:
+            Images that show this class alone, from the nearest to the farthest.
+        """
         support = None if near is None else find_support(self.examined.supports, near)
         return self.examined.candidates(class_index(self.classes, label), support)
 
     def relying_on(self, support: int | str) -> Sequence[Reliance]:
-        """Validation and test images that rely on a support (`Predictions.relying_on`), the most evidence first."""
+        """Find validation and test images that rely on a support (see `Predictions.relying_on`).
+
+        Args:
+            support: Its number, or its image.
+
+        Returns:
+            The images, those with the most evidence first.
+        """
         return self.examined.relying_on(find_support(self.examined.supports, support))
 
     def history(self) -> Sequence[Record]:
-        """All edits, the first one first; also those that were taken back."""
+        """All edits.
+
+        Returns:
+            Records from the first to the last edit, including those that were undone.
+        """
         return recorded(self.examined.model.config.edits, self.folder)
 
     def preview(self, edit: Edit) -> Outcome:
-        """What the edit would do; nothing is saved."""
+        """Measure an edit without saving anything.
+
+        Args:
+            edit: The change, such as `Edit.drop(3)`.
+
+        Returns:
+            Metrics before and after, and the validation images whose answer changes.
+        """
         return compare(self.examined, self._with(self._plan(edit)[1]))
 
     def apply(self, edit: Edit) -> Outcome:
         """Make the edit: supports, figures and history are written together, or not at all.
 
         An edit that changes nothing is not written.
+
+        Args:
+            edit: The change, such as `Edit.drop(3)`.
+
+        Returns:
+            As `preview`.
         """
         label, supports = self._plan(edit)
         after = self._with(supports)
@@ -120,7 +156,14 @@ class Clinic:
         return outcome
 
     def undo(self, steps: int = 1) -> Outcome:
-        """Take back the last edits that stand."""
+        """Undo the last edits that are in effect.
+
+        Args:
+            steps: How many.
+
+        Returns:
+            Metrics before and after, and the validation images whose answer changes.
+        """
         records = self.history()
         last = standing(records)[-steps:]
         if not last:
@@ -139,7 +182,15 @@ class Clinic:
         return outcome
 
     def diagnose(self, pixels: bool = True, progress: Progress | None = None) -> Sequence[Finding]:
-        """What a person should look at, the serious things first. Without `pixels` at once, but not everything."""
+        """Look for problems of the supports.
+
+        Args:
+            pixels: Whether to run the checks that explain images, too, which takes longer.
+            progress: Told how many images are explained.
+
+        Returns:
+            Findings, the most serious first, each with the command that acts on it.
+        """
         data = None if self._data is None else str(self._data)
         return diagnose(self.examined, Commands(self.folder, data, self.images.where), pixels, progress)
 

@@ -41,26 +41,32 @@ class Edit:
 
     @classmethod
     def drop(cls, support: int | str) -> "Edit":
+        """Remove a support, given by its number or its image's id."""
         return cls("drop", support)
 
     @classmethod
     def add(cls, label: str, image: str, force: bool = False) -> "Edit":
+        """Add a training image (id or path) to the supports of a class; `force`: even if it shows another class."""
         return cls("add", image=image, label=label, force=force)
 
     @classmethod
     def replace(cls, support: int | str, image: str, force: bool = False) -> "Edit":
+        """Put a training image (id or path) in the place of a support; `force`: even if it shows another class."""
         return cls("replace", support, image, force=force)
 
     @classmethod
     def pin(cls, support: int | str) -> "Edit":
+        """Keep a support when its class is selected anew."""
         return cls("pin", support)
 
     @classmethod
     def unpin(cls, support: int | str) -> "Edit":
+        """Undo `pin`."""
         return cls("unpin", support)
 
     @classmethod
     def reselect(cls, label: str, number: int | None = None) -> "Edit":
+        """Select the supports of a class anew, as training does; `number`: how many, by default as many as before."""
         return cls("reselect", label=label, number=number)
 
 
