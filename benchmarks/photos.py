@@ -21,27 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sic.backbones import create
-from sic.backbones.distilled import read_distilled
 from sic.backbones.weights import loader
 from sic.distill.examination import Examination
+from sic.distilled_model import load_distilled
 from sic.evaluate.localisation import cell_shares, composite
-from sic.methods import Bcos, BlackBox, Classifier
+from sic.methods import BlackBox, Classifier
 
 CONFIDENT = 0.5
 SMOOTHING = 15
 Explain = Callable[[Tensor, Tensor], Tensor]
-
-
-def student(file: Path) -> Bcos:
-    """The B-cos classifier of a file that `sic distill` wrote."""
-    content = read_distilled(file)
-    if content.head is None:
-        raise SystemExit(f"{file} has no classifier.")
-    backbone = create(content.backbone, "bcosified", load=loader(str(file), content.backbone, "bcosified"))
-    classifier = Bcos(backbone, len(content.head), temperature=content.temperature, loss="ce")
-    with torch.no_grad():
-        classifier.head.weight.copy_(content.head)
-    return classifier.eval()
 
 
 def teacher(name: str, weights: str) -> BlackBox:
@@ -107,7 +95,7 @@ def main() -> None:
     networks: dict[str, Classifier] = {"teacher": teacher(options.teacher, options.weights).to(device)}
     for each in options.student:
         name, _, file = each.partition("=")
-        networks[name] = student(Path(file)).to(device)
+        networks[name] = load_distilled(Path(file), device)[0]
     found = Examination.read(options.images, networks["teacher"].classes, options.workers)
     if options.limit:
         kept = torch.randperm(len(found.labels), generator=torch.Generator().manual_seed(0))[: options.limit]

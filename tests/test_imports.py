@@ -32,6 +32,7 @@ for above_settings in ("backbones", "methods", "supports", "data", "directory", 
     USES[above_settings].add("settings")
 USES["directory"] |= {"version"}
 USES["training"] |= {"predictions", "supports"}
+USES["distilled_model"] = {"backbones", "data", "directory", "errors", "methods", "supports"}
 USES["distill"] = {"backbones", "bcos", "data", "errors", "machines", "methods", "training"}
 USES["model"] = set(USES) - {"distill"}
 USES["run"] = {"data", "directory", "errors"}

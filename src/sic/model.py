@@ -12,10 +12,12 @@ from PIL import Image
 from torch import Tensor
 
 from sic import directory
+from sic.backbones.distilled import is_distilled
 from sic.data.dataset import Progress, Sample, require_outside
 from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.data.views import readable_batches
 from sic.directory import Config
+from sic.distilled_model import load_distilled
 from sic.errors import SicError
 from sic.explain import (
     Explanation,
@@ -474,10 +476,10 @@ class Model:
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
-    """Read a model directory.
+    """Read a model directory, or a file of `sic distill` that has a classifier.
 
     Args:
-        folder: The directory that `sic train` or `Model.save` wrote. Nothing else is needed.
+        folder: The directory that `sic train` or `Model.save` wrote, or the file. Nothing else is needed.
         device: Where to compute.
 
     Returns:
@@ -486,7 +488,10 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
     Raises:
         SicError: The directory is missing or damaged, or this version cannot read it.
     """
-    return Model(*directory.load(Path(folder), device), Path(folder))
+    path = Path(folder)
+    if path.is_file() and is_distilled(path):
+        return Model(*load_distilled(path, device), path)
+    return Model(*directory.load(path, device), path)
 
 
 def fit(

@@ -18,7 +18,7 @@ from sic.methods import Contributions
 BLUE, RED, GREY, INK = "#2c6fbb", "#c23b22", "#6b6b6b", "#222222"
 COLOURS = {"start": GREY, "for": RED, "against": BLUE, "score": INK}
 """Colours of the bars; red and blue as in the maps."""
-PANEL, TOP = 2.0, 0.55  # inches
+PANEL, TOP, LABELS = 2.0, 0.55, 0.85  # inches
 LEGEND = (
     "Red raises the score, blue lowers it. Colour pictures show the colours that the model responds to, "
     "opaque where they count most. All pictures are at the model's input resolution."
@@ -113,8 +113,8 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
         fontsize=10,
         loc="left",
     )
-    box = axes.get_position()
-    axes.set_position((box.x0 + 0.055, box.y0 + 0.12 * box.height, box.width - 0.075, box.height * 0.8))
+    box, indent = axes.get_position(), LABELS / axes.figure.get_figwidth()  # type: ignore[union-attr]
+    axes.set_position((box.x0 + indent, box.y0 + 0.12 * box.height, box.width - indent - 0.02, box.height * 0.8))
 
 
 def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:

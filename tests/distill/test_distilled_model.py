@@ -1,0 +1,57 @@
+"""A file of `sic distill` as a model that answers and explains."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import sic
+from sic.backbones import create
+from sic.backbones.distilled import Distilled
+from sic.distilled_model import class_names
+from sic.errors import SicError
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    backbone = create("resnet_tiny", "bcosified")
+    file = tmp_path_factory.mktemp("distilled") / "photos.safetensors"
+    Distilled("resnet_tiny", backbone.network.state_dict(), torch.randn(5, backbone.features), 0.5).write(file)
+    return file
+
+
+def test_a_distilled_file_answers_and_explains(file: Path, tmp_path: Path) -> None:
+    model = sic.load(file)
+    picture = torch.rand(3, 224, 224)
+    prediction = model.predict(picture)
+    assert sum(prediction.probabilities.values()) == pytest.approx(1)
+    explanation = model.explain(picture)
+    assert explanation.residual < 1e-4
+    explanation.save(tmp_path / "why.png")
+    assert (tmp_path / "why.png").stat().st_size > 10_000
+
+
+def test_the_classifier_is_the_one_in_the_file(file: Path) -> None:
+    """Against the formula: ‖f‖ cos² sgn / T + b."""
+    model = sic.load(file)
+    images = torch.rand(2, 3, 224, 224)
+    with torch.no_grad():
+        pooled = model.classifier.backbone(images)
+        head = model.classifier.head.weight  # type: ignore[union-attr]
+        cosine = torch.nn.functional.cosine_similarity(pooled[:, None], head[None], dim=2)
+        wanted = pooled.norm(dim=1, keepdim=True) * cosine * cosine.abs() / 0.5 + model.classifier.bias
+        assert torch.allclose(model.classifier(images), wanted, atol=1e-4)
+
+
+def test_a_file_without_a_classifier_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "features.safetensors"
+    Distilled("resnet_tiny", create("resnet_tiny", "bcosified").network.state_dict()).write(file)
+    with pytest.raises(SicError, match="without a classifier"):
+        sic.load(file)
+
+
+def test_class_names_are_all_different() -> None:
+    names = class_names(1000)
+    assert len(set(names)) == 1000 and names[285] == "Egyptian cat"
+    assert class_names(3) == ["class 1", "class 2", "class 3"]
