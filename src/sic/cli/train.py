@@ -52,7 +52,7 @@ def run(
     roi: bool | None = None,
     machines: Machines | None = None,
 ) -> dict[str, Any]:
-    """Train and say what came out."""
+    """Train a model and return the result as JSON content."""
     machines = machines or Machines()
     if machines.first:
         talker.say("Loading …")
@@ -79,15 +79,17 @@ def run(
 
 
 def summarise(result: dict[str, Any]) -> None:
+    """Print the result for people."""
     from sic.data.labels import SCORE_NAMES
     from sic.methods import METHODS
 
     score = next(name for name in SCORE_NAMES if name in result)
     measured = result["measured_on"]
     figures = result["figures"][measured]
-    chosen = " (on which the best epoch was chosen)" if measured == "validation" else ""
+    selected = measured == "validation" and result["settings"]["epochs"] > 1
+    chosen = " (which also chose the best epoch)" if selected else ""
     if score == "map":
-        chosen += f", all labels right in {figures['exact_match']:.1%} of them"
+        chosen += f", every label correct in {figures['exact_match']:.1%} of them"
     answered = figures["similar_case"] if METHODS[result["settings"]["method"]].by_similarity else 1
     marked = "" if answered == 1 else f" {1 - answered:.1%} of them are marked as no similar case."
     OUT.print(
@@ -95,5 +97,5 @@ def summarise(result: dict[str, Any]) -> None:
         f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
     )
     if answered < 0.5:
-        OUT.print("! Most images resemble no case yet: train for more --epochs or with more images.")
+        OUT.print("! Most images have no similar case yet: train longer, or with more images.")
     OUT.print(f"Next: sic explain {result['model']} IMAGE --out why.png")

@@ -8,7 +8,7 @@ async function ask(path, options) {
     try {
       response = await fetch(path, options);
     } catch {
-      throw new Refused("The server does not answer; is it still running?");
+      throw new Refused("The server does not respond; is it still running?");
     }
     if (response.ok) return response;
     if (response.status === 503 && attempt < 4) {

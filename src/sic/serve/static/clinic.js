@@ -24,9 +24,9 @@ async function refresh() {
   byId("progress").value = clinic.done;
   byId("state").textContent = !clinic.allowed ? "On this server the cases cannot be changed from another machine."
     : {
-      closed: "To say what a change does, the model first has to look at all its training images once. That may take a while.",
-      opening: `The model is looking at its training images: ${clinic.done} of ${clinic.total || "…"}.`,
-      open: "Changes are written to the model at once, and can be taken back.",
+      closed: "To measure the effect of a change, the model has to read all its training images once. This may take a while.",
+      opening: `Reading the training images: ${clinic.done} of ${clinic.total || "…"}.`,
+      open: "Changes are saved in the model at once and can be undone.",
       failed: clinic.error,
     }[clinic.state];
   byId("problems").replaceChildren(...clinic.problems.map((text) => make("li", { textContent: text })));
@@ -73,7 +73,7 @@ function supports() {
         action("Take out …", () => preview({ action: "drop", ...edit }, `Take out ${one.source}?`), { disabled: own.length === 1 }),
         action("Replace …", () => pick(one)),
         action(one.pinned ? "Do not keep" : "Keep for good", () => apply({ action: one.pinned ? "unpin" : "pin", ...edit }, null)),
-        described.tests ? action("Who relies on it?", () => openRelying({ support: one.index, source: one.source }, openTest)) : null));
+        described.tests ? action("Which images rely on it?", () => openRelying({ support: one.index, source: one.source }, openTest)) : null));
   }));
 }
 
@@ -152,8 +152,8 @@ async function pick(one) {
   clearMessage();
   try {
     const found = await get(`/api/v1/clinic/candidates?class=${encodeURIComponent(one.label)}&near=${one.index}`);
-    byId("pick-title").textContent = `Which image shall take the place of ${one.source}?`;
-    byId("pick-words").textContent = `Training images of ${one.label} and nothing else, the most similar to the present case first` +
+    byId("pick-title").textContent = `Which image should replace ${one.source}?`;
+    byId("pick-words").textContent = `Training images that show only ${one.label}, the most similar to this case first` +
       (found.total > found.images.length ? ` (the first ${found.images.length} of ${found.total}).` : ".");
     byId("pick-list").replaceChildren(...found.images.filter((image) => !image.support).map((image) => {
       const button = make("button", { type: "button", "data-id": image.id }, make("img", { src: imageOf(image.id), alt: "", loading: "lazy" }), make("span", { textContent: short(image.id) }));

@@ -20,7 +20,7 @@ function legend(meaning = "blue lowers the score, red raises it") {
   const scale = make("canvas", { "aria-hidden": "true" });
   drawScale(scale);
   const low = make("span", { className: "number" }), high = make("span", { className: "number" });
-  const words = make("span", { className: "words", textContent: `${meaning} (per pixel; stronger ones are drawn as the ends)` });
+  const words = make("span", { className: "words", textContent: `${meaning} (per pixel; values beyond the ends are clipped)` });
   return { box: make("div", { className: "legend" }, low, scale, high, words), low, high };
 }
 

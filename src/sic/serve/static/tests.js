@@ -22,7 +22,7 @@ export function startTests(tests, chosen) {
         if (mine !== asked) return;
         byId("tests-list").replaceChildren(...page.images.map((entry) => testButton(entry, null, chosen)));
         const last = Math.min(offset + PAGE, page.matching);
-        const looked = page.looked_at < page.of ? ` The model has looked at ${page.looked_at} of ${page.of} so far.` : "";
+        const looked = page.looked_at < page.of ? ` ${page.looked_at} of ${page.of} are classified so far.` : "";
         byId("tests-place").textContent = (page.matching ? `${offset + 1} to ${last} of ${page.matching}.` : "None.") + looked;
         byId("tests-back").disabled = offset === 0;
         byId("tests-on").disabled = last >= page.matching;
@@ -51,10 +51,10 @@ export async function openRelying(one, chosen) {
   try {
     while (dialog.open) {
       const found = await get(`/api/v1/supports/${one.support}/relying`);
-      const far = found.looked_at < found.of ? `So far the model has looked at ${found.looked_at} of ${found.of} test images. ` : "";
+      const far = found.looked_at < found.of ? `${found.looked_at} of ${found.of} test images are classified so far. ` : "";
       const images = (number) => (number === 1 ? "1 test image is" : `${number} test images are`);
       const summary = `${far}${images(found.answers)} answered with ${found.label}, the class of this case. ` +
-        (found.needed ? `For ${found.needed} of them the answer would be another without it.` : "None of them depends on this case alone.");
+        (found.needed ? `${found.needed} of them would get another answer without it.` : "None of them depends on this case alone.");
       const list = found.images.map((entry) => testButton(entry,
         make("span", {}, `adds ${signed(entry.evidence)}`, ...(entry.needed ? [make("strong", { textContent: ", needed" })] : [])),
         (picked) => { dialog.close(); chosen(picked); }));

@@ -61,13 +61,13 @@ function tell() {
     : `This image resembles none of the cases enough: no class reaches 50 %. The nearest is ${nearest}; do not take it for an answer.`;
   const others = Object.entries(answer.probabilities).filter(([name, value]) => value >= 0.5 && !answer.labels.includes(name)).map(([name]) => name);
   byId("others").hidden = !others.length;
-  byId("others").textContent = `The model is not decided: ${others.length > 3 ? `${others.length} other classes` : others.join(" and ")} would be a yes, too.`;
+  byId("others").textContent = `The model is undecided: ${others.length > 3 ? `${others.length} other classes` : others.join(" and ")} would also be a yes.`;
   byId("truth").hidden = !source.truth;
   if (source.truth) {
     const right = described.task === "multi"
       ? answer.labels.length === source.truth.length && answer.labels.every((name) => source.truth.includes(name))
       : source.truth.includes(answer.labels[0]);
-    byId("truth").textContent = `Test image ${answer.name}. In truth: ${truthWords(source.truth)}.${answer.similar_case ? ` The answer is ${right ? "right" : "wrong"}.` : ""}`;
+    byId("truth").textContent = `Test image ${answer.name}. True class: ${truthWords(source.truth)}.${answer.similar_case ? ` The answer is ${right ? "right" : "wrong"}.` : ""}`;
   }
   byId("text").textContent = answer.text;
 }
