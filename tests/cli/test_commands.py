@@ -98,6 +98,8 @@ def test_train_says_what_scripts_need(trained: tuple[Path, Any]) -> None:
         "run.json",
         "history.csv",
         "checkpoints",
+        "manifest.json",
+        ".lock",
     }
 
 
