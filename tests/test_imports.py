@@ -35,6 +35,7 @@ USES["training"] |= {"predictions", "supports"}
 USES["distilled_model"] = {"backbones", "data", "directory", "errors", "methods", "supports"}
 USES["distill"] = {"backbones", "bcos", "data", "errors", "machines", "methods", "training"}
 USES["model"] = set(USES) - {"distill"}
+USES["fitting"] = {"data", "directory", "errors", "machines", "model", "training"}
 USES["run"] = {"data", "directory", "errors"}
 USES["evaluate"] = set(USES)
 USES["clinic"] = set(USES)

@@ -7,11 +7,12 @@ from sic.version import __version__
 
 if TYPE_CHECKING:
     from sic.clinic import Clinic
-    from sic.model import Model, fit, load
+    from sic.fitting import fit
+    from sic.model import Model, load
 
 __all__ = ["Clinic", "Model", "SicError", "__version__", "fit", "load"]
 
-_HOMES = {"Clinic": "sic.clinic", "Model": "sic.model", "load": "sic.model", "fit": "sic.model"}
+_HOMES = {"Clinic": "sic.clinic", "Model": "sic.model", "load": "sic.model", "fit": "sic.fitting"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from sic import directory
 from sic.backbones.distilled import is_distilled
-from sic.data.dataset import Progress, Sample, require_outside
+from sic.data.dataset import Progress, Sample
 from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.data.views import readable_batches
 from sic.directory import Config
@@ -30,13 +29,9 @@ from sic.explain import (
     own_contributions,
 )
 from sic.latents import Latents
-from sic.machines import Machines
 from sic.methods import SIC, Answered, Classifier, Contributions
 from sic.predictions import Answers, Predictions
 from sic.supports import Support
-
-if TYPE_CHECKING:
-    from sic.training import Fitted, Reporter
 
 ImageInput = str | Path | Image.Image | Tensor
 
@@ -492,103 +487,3 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
     if path.is_file() and is_distilled(path):
         return Model(*load_distilled(path, device), path)
     return Model(*directory.load(path, device), path)
-
-
-def fit(
-    data: str | Path,
-    out: str | Path = "runs/model",
-    *,
-    layout: str | None = None,
-    group: str | None = None,
-    roi: bool | None = None,
-    resume: bool = False,
-    workers: int | None = None,
-    reporter: "Reporter | None" = None,
-    devices: int = 1,
-    nodes: int = 1,
-    **overrides: Any,
-) -> Model:
-    """Train a model on a folder of images and measure it.
-
-    Args:
-        data: A folder or table of images, or "birds".
-        out: The model directory to write.
-        layout: The layout of the data; recognised by default.
-        group: A regular expression that finds the patient or specimen in a path; groups are not split apart.
-        roi: Whether to crop every image to its bounding box.
-        resume: Continue an interrupted run in `out` with its own settings.
-        workers: Loader processes; they do not affect the result.
-        reporter: Told about choices, warnings and progress; silent by default.
-        devices: GPUs (or processes) of each machine. Lightning runs the script again for each process, and only the
-            first one returns.
-        nodes: Machines.
-        **overrides: Settings as in `sic train` (`epochs`, `backbone`, `size`, …); the others are chosen for the data.
-
-    Returns:
-        The trained model, with the metrics reached in `config.figures`.
-
-    Raises:
-        SicError: The data or a setting cannot be used.
-    """
-    from sic import training  # brings in Lightning, which predicting does not need
-    from sic.data import open as open_data
-
-    machines = Machines(devices, nodes)
-    reporter = reporter if reporter is not None and machines.first else training.Silent()
-    folder = Path(out)
-    cut = bool(directory.read_run(folder)["data"].get("roi")) if resume else bool(roi)
-    if roi is not None and roi != cut:
-        raise SicError(f"--roi differs from what {folder} was started with; leave it out to resume.")
-    opened = open_data(
-        data,
-        lambda done, total: reporter.advance("preparing images", done, total),
-        layout=layout,
-        group=group,
-        roi=cut,
-    )
-    require_outside(folder, opened)
-    images = ", ".join(f"{len(samples)} {split}" for split, samples in opened.splits.items())
-    kind = "images, cut to their boxes" if cut else "images"
-    reporter.say(f"{opened.root}: {opened.layout}, {len(opened.classes)} classes, {kind}: {images}.")
-    for problem in opened.problems:
-        reporter.warn(problem)
-    if resume:
-        settings = training.recorded_settings(folder, overrides)
-        reporter.say(f"Resuming {folder} with its own settings.")
-    else:
-        settings, notes = training.choose(opened, overrides)
-        reporter.say("Chosen: " + "; ".join(notes) + ".")
-    unreadable: list[UnreadableImage] = []
-
-    def measure(fitted: "Fitted") -> dict[str, Any]:
-        model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(directory.best_device())
-        try:
-            return _figures(model, {"validation": fitted.validation, "test": fitted.test})
-        except UnreadableImage as error:
-            unreadable.append(error)
-            return {}
-        finally:
-            model.to("cpu")
-
-    fitted = training.fit(
-        opened, settings, folder, resume=resume, workers=workers, reporter=reporter, machines=machines, measure=measure
-    )
-    if unreadable:
-        raise SicError(
-            f"A held-out image in {opened.root} cannot be read any more: the model in {folder} is complete, "
-            "but how good it is was not measured."
-        )
-    return Model(fitted.classifier, fitted.config, fitted.supports, folder)
-
-
-def _figures(model: Model, held_out: dict[str, list[Sample]]) -> dict[str, Any]:
-    """How good the model is on the images held out from training, and on the test images where there are any."""
-    figures: dict[str, Any] = {}
-    for split, samples in held_out.items():
-        if samples:
-            predictions = model.predictions(samples)
-            if predictions.unreadable:
-                raise UnreadableImage(*predictions.unreadable)
-            figures[split] = predictions.quality
-    figures["validation"]["note"] = "the best epoch was chosen on these images"
-    return figures

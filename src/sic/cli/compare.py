@@ -196,7 +196,7 @@ def _train(
     method: str, seed: int, folder: Path, data: str, said: dict[str, Any], run: dict[str, Any], talker: Talker
 ) -> None:
     from sic.directory import RUN, read_run
-    from sic.model import fit
+    from sic.fitting import fit
 
     resume = (folder / RUN).is_file()
     if resume:

@@ -58,7 +58,7 @@ def run(
         talker.say("Loading …")
     from sic.data.labels import MAIN_SCORE
     from sic.directory import read_run
-    from sic.model import fit
+    from sic.fitting import fit
 
     started = time.monotonic()
     where: dict[str, Any] = {"workers": workers, "devices": machines.devices, "nodes": machines.nodes}
