@@ -34,11 +34,23 @@ def convert(
     std: Sequence[float] = IMAGENET_STD,
     example: Tensor | None = None,
 ) -> nn.Module:
-    """The B-cos version of a network that takes RGB images; it takes N×6×H×W, `encode_colours(images)`.
+    """Convert a network that takes RGB images into a B-cos network.
 
-    `mean`, `std`: the input normalisation that the network was trained with; it goes into the first layer. `biases`:
-    keep them, to fade. `example`: RGB images on which to measure that the result is dynamic-linear. Raises `SicError`
-    with the names of all modules that cannot be converted.
+    Args:
+        network: The conventional network; it is not changed.
+        style: "bcos" (no activations, average pooling, unit-norm weights) or "bcosified" (keeps weights and
+            activations).
+        b: B of the B-cos units.
+        biases: Keep the biases, to fade them (see `sic.bcos.fade`).
+        mean: Of the input normalisation that the network was trained with; it goes into the first layer.
+        std: The same, standard deviation.
+        example: RGB images N×3×H×W on which to measure that the result is dynamic-linear.
+
+    Returns:
+        A network that takes `encode_colours(images)`, N×6×H×W.
+
+    Raises:
+        SicError: Some modules cannot be converted; the message names them.
     """
     if style not in get_args(Style):
         raise ValueError(f"style must be one of {get_args(Style)}, not {style!r}")

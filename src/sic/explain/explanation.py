@@ -82,7 +82,11 @@ class Explanation:
         return read(self)
 
     def save(self, path: str | Path) -> None:
-        """Write the figure to a file; the suffix gives the format (.png, .pdf or .svg)."""
+        """Draw the explanation.
+
+        Args:
+            path: The file to write; its suffix gives the format (.png, .pdf or .svg).
+        """
         from sic.explain.figure import draw
 
         draw(self, Path(path))

@@ -151,7 +151,14 @@ class Classifier(nn.Module, ABC):
         return []
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Of N×C logits."""
+        """Turn logits into probabilities.
+
+        Args:
+            logits: N×C.
+
+        Returns:
+            N×C: sigmoids for `--loss bce`, a softmax for `--loss ce`.
+        """
         return probabilities(logits, self.loss)
 
     def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,10 +172,26 @@ class Classifier(nn.Module, ABC):
 
     @abstractmethod
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:
-        """Contributions to the logits of `targets`: N, or N×K for several classes per image."""
+        """Trace logits back to the pixels.
+
+        Args:
+            images: RGB in [0, 1], N×3×H×W.
+            targets: Class indices, N, or N×K for several classes per image.
+
+        Returns:
+            Contributions with the leading dimensions of `targets`.
+        """
 
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
-        """Contributions to what cases (indices, N or N×K) speak for their classes, for methods with cases."""
+        """Trace the evidence of cases back to the pixels, for methods with cases.
+
+        Args:
+            images: RGB in [0, 1], N×3×H×W.
+            supports: Indices of cases, N, or N×K for several per image.
+
+        Returns:
+            Contributions with the leading dimensions of `supports`.
+        """
         raise NotImplementedError
 
     def explain_with(self, attribution: str) -> None:
