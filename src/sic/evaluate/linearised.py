@@ -1,0 +1,148 @@
+"""A slow reference for dynamic weights: record every input-dependent factor, then replay the network with them.
+
+It shares no code with explanation mode and uses no gradients. The factors come from an ordinary forward pass, as the
+ratio between the output of a layer and its linear part. With these factors fixed the network is affine: its answer to
+an impulse is a dynamic weight, and its answer to zero is the constant.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sic.bcos import (
+    BcosAttention,
+    BcosConv2d,
+    BcosLinear,
+    BcosMultiheadAttention,
+    Gate,
+    GroupNorm,
+    LayerNorm,
+    LayerNorm2d,
+)
+from sic.errors import SicError
+from sic.methods import SIC, Bcos, Classifier
+
+
+class Linearised:
+    """The network of a classifier with the factors of one batch of encoded images, N×6×H×W.
+
+    `answer(other)` are the logits N×C for another encoded batch of the same shape; they are affine in it.
+    """
+
+    def __init__(self, classifier: Classifier, encoded: Tensor) -> None:
+        self._twin = copy.deepcopy(classifier)
+        self._kept: dict[Any, list[Tensor]] = {}
+        self._calls: dict[Any, int] = {}
+        self._recording = True
+        for module in self._twin.modules():
+            if (replayed := self._replayed(module)) is not None:
+                module.forward = replayed  # type: ignore[method-assign]
+        self.logits = self._run(encoded)
+        self._recording = False
+
+    def answer(self, encoded: Tensor) -> Tensor:
+        return self._run(encoded)
+
+    @torch.no_grad()
+    def _run(self, encoded: Tensor) -> Tensor:
+        self._calls.clear()
+        twin = self._twin
+        if isinstance(twin, SIC):
+            latents = twin.encoder.projection(twin.encoder.backbone.pooled(encoded))
+            if twin.encoder.relu:
+                latents = latents * self._factor("relu", lambda: (latents > 0).to(latents))
+            directions = F.normalize(twin.support_vectors, dim=1, eps=1e-12)
+            linear = latents @ directions.T
+            return twin.logits(linear * self._factor("similarity", lambda: _ratio(twin.evidence(latents), linear)))
+        if isinstance(twin, Bcos):
+            return twin.logits(twin.backbone.pooled(encoded))
+        raise SicError(f"{type(twin).__name__} is not a B-cos network: its explanations promise nothing to verify.")
+
+    def _factor(self, key: Any, compute: Callable[[], Tensor]) -> Tensor:
+        """Computed while recording; the same again in the same call of each replay."""
+        if self._recording:
+            self._kept.setdefault(key, []).append(compute())
+        call = self._calls.get(key, 0)
+        self._calls[key] = call + 1
+        return self._kept[key][call]
+
+    def _replayed(self, module: nn.Module) -> Callable[..., Any] | None:
+        """What takes the place of a module's forward; None for a module that is affine already."""
+        ordinary = module.forward
+        if isinstance(module, BcosConv2d | BcosLinear):
+            return lambda x: self._unit(module, ordinary, x)
+        if isinstance(module, LayerNorm2d):
+            return lambda x: self._norm(module, x.movedim(1, -1), (-1,), module.weight, module.bias).movedim(-1, 1)
+        if isinstance(module, LayerNorm):
+            return lambda x: self._norm(module, x, module.dims, module.weight, module.bias)
+        if isinstance(module, GroupNorm):
+            return lambda x: self._group_norm(module, x)
+        if isinstance(module, BcosMultiheadAttention):
+            return lambda query, *others, **more: (self._attention(module, query), None)
+        if isinstance(module, BcosAttention):
+            return lambda x, *others, **more: self._attention(module, x)
+        if isinstance(module, nn.MaxPool2d | nn.AdaptiveMaxPool2d):
+            return lambda x: self._chosen(module, x)
+        if isinstance(module, Gate | nn.ReLU | nn.LeakyReLU):
+            # A copy, because activations may work in place.
+            return lambda x: x * self._factor(module, lambda: _ratio(ordinary(x.clone()), x))
+        return None
+
+    def _unit(self, module: BcosConv2d | BcosLinear, ordinary: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        weight = module.scaled_weight()
+        if isinstance(module, BcosLinear):
+            linear = F.linear(x, weight)
+            bias: Tensor | None = module.bias
+        else:
+            linear = F.conv2d(x, weight, None, module.stride, module.padding, module.dilation, module.groups)  # type: ignore[arg-type]
+            bias = None if module.bias is None else module.bias[:, None, None]
+        rest = 0 if bias is None else (1 - module.progress) * bias
+        return linear * self._factor(module, lambda: _ratio(ordinary(x) - rest, linear)) + rest
+
+    def _norm(
+        self,
+        module: LayerNorm | GroupNorm,
+        x: Tensor,
+        dims: tuple[int, ...],
+        weight: Tensor | None,
+        bias: Tensor | None,
+    ) -> Tensor:
+        scale = self._factor(module, lambda: (x.var(dim=dims, correction=0, keepdim=True) + module.eps).rsqrt())
+        out = (x - x.mean(dim=dims, keepdim=True)) * scale
+        if weight is not None:
+            out = out * weight
+        return out if bias is None else out + (1 - module.progress) * bias
+
+    def _group_norm(self, module: GroupNorm, x: Tensor) -> Tensor:
+        grouped = x.unflatten(1, (module.groups, -1))
+        shape = (module.groups, -1, *[1] * (x.dim() - 2))
+        weight, bias = (None if p is None else p.view(shape) for p in (module.weight, module.bias))
+        return self._norm(module, grouped, tuple(range(2, grouped.dim())), weight, bias).flatten(1, 2)
+
+    def _attention(self, module: BcosAttention, x: Tensor) -> Tensor:
+        query, key, value = module.qkv(x).unflatten(-1, (3, module.heads, -1)).permute(2, 0, 3, 1, 4)
+
+        def looks() -> Tensor:
+            q, k = module.query_norm(query), module.key_norm(key)
+            return (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(dim=-1)
+
+        mixed = self._factor(module, looks) @ value
+        return module.out(mixed.transpose(1, 2).flatten(2))
+
+    def _chosen(self, module: nn.MaxPool2d | nn.AdaptiveMaxPool2d, x: Tensor) -> Tensor:
+        def indices() -> Tensor:
+            if isinstance(module, nn.AdaptiveMaxPool2d):
+                return F.adaptive_max_pool2d(x, module.output_size, return_indices=True)[1]  # type: ignore[call-overload]
+            sizes = module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode
+            return F.max_pool2d(x, *sizes, return_indices=True)[1]  # type: ignore[arg-type]
+
+        kept = self._factor(module, indices)
+        return x.flatten(2).gather(2, kept.flatten(2)).view_as(kept)
+
+
+def _ratio(output: Tensor, linear: Tensor) -> Tensor:
+    return torch.where(linear == 0, 0, output / linear)
