@@ -45,7 +45,7 @@ def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
         assert "should not have happened" not in said
         assert not (tmp_path / "out2").exists()  # a refused call leaves nothing in the way of the next
     assert "--preset knows voc-densenet121" in sic.refuse("train", two, "--preset", "voc")
-    assert "inside the images" in sic.refuse("train", two, "--out", two / "model")
+    assert "inside the dataset" in sic.refuse("train", two, "--out", two / "model")
     (tmp_path / "a file").touch()
     assert "a file" in sic.refuse("train", two, "--out", tmp_path / "a file" / "model", "--epochs", 1)
 
@@ -144,7 +144,7 @@ def test_explain(sic: Sic, sic_apart: Sic, trained: tuple[Path, Any], bird_folde
     assert len({entry["figure"] for entry in several["images"]}) == 2
     assert "no class" in sic.refuse("explain", out, image, "--class", "eagle", "--out", tmp_path / "x.png")
     assert "--out" in sic.refuse("explain", out, image, "--out", tmp_path / "x.doc")
-    assert "the image itself" in sic.refuse("explain", out, image, "--out", image)
+    assert "would overwrite the image" in sic.refuse("explain", out, image, "--out", image)
 
 
 @pytest.mark.slow

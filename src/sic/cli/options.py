@@ -42,7 +42,7 @@ def _parameter(option: Option, several: bool) -> inspect.Parameter:
         shown["help"] += " Several values: with commas."
     elif kind is bool:
         flags = (f"{option.flag}/--no-{option.flag[2:]}", *flags[1:])
-    elif kind is not str:
+    elif kind is int:  # of a number that is not whole, `Option.check` says the range: typer takes NaN for too small
         shown |= {"min": option.low, "max": option.high}
     if option.name == "preset":
         shown |= {"callback": _list_presets, "is_eager": True}
