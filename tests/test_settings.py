@@ -53,7 +53,7 @@ def test_a_new_setting_is_a_line_of_the_table(tmp_path: Path) -> None:
     assert "--sharpness" in run(app, ["--help"], terminal_width=200).output
     assert run(app, ["--sharpness", "0.75", "--no-mirror"]).exit_code == 0
     assert (said["sharpness"], said["mirror"], said["epochs"]) == (0.75, False, None)
-    assert run(app, ["--sharpness", "2"]).exit_code == 2
+    assert run(app, ["--sharpness", "sharp"]).exit_code == 2
     with pytest.raises(SicError, match="--sharpness must be a number from 0 to 1, not 2"):
         check({"sharpness": 2})
     found = chosen(data(tmp_path), sharpness=0.75)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-import sic.model
+import sic.fitting
 from sic.cli.main import app
 from sic.data import birds_layout
 from sic.data import open as open_data
@@ -167,7 +167,7 @@ def test_compare_trains_what_is_not_finished(birds: Path, tmp_path: Path, monkey
         where = {"where": data, "layout": None, "group": None}
         (out / RUN).write_text(json.dumps({"data": {"opened_with": where}, "validation": [], "train": []}))
 
-    monkeypatch.setattr(sic.model, "fit", fit)
+    monkeypatch.setattr(sic.fitting, "fit", fit)
     monkeypatch.setattr("sic.training.recorded_settings", lambda *_: None)
     flags = ["--data", birds, "--seeds", "0,5", "--epochs", 2, "--supports", 1, "--set", "sic:lr=0.5"]
     flags += ["--set", "bcos:epochs=", "--only", "accuracy", "--out", tmp_path]
