@@ -292,7 +292,7 @@ def test_the_keys_of_the_json() -> None:
         "implementation_invariance": {"reloaded", "channels-last", "explained alone", "float64"},
         "constant": {"bias_only"},
         "equivariance": {"mirrored", "shuffled"},
-        "deletion": {"drop_beyond_random", "interval", "uniform_map", "uniform_interval"},
+        "deletion": {"random_drop_of_evidence", "drop_beyond_random", "interval", "uniform_map", "uniform_interval"},
     }
     for name, axiom in found["axioms"].items():
         assert set(axiom) == common | more.get(name, set())

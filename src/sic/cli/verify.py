@@ -94,7 +94,9 @@ def verify(
         raise typer.Exit(1)
     if not json:
         if result["undecided"]:
-            OUT.print(f"Too few images, or too erratic a model, to decide: {', '.join(result['undecided'])}.")
+            OUT.print(
+                f"Too few images, or scores too erratic or too steady, to decide: {', '.join(result['undecided'])}."
+            )
         OUT.print(
             f"Verified on {len(files)} images: the explanations of {model} show what the model computes. Whether the "
             "model is right, or fit for a purpose, was not measured."

@@ -17,6 +17,8 @@ REMOVED = 0.2
 """Share of the pixels that are removed at once."""
 WIDE = 0.25
 """Half-width, as a share of the evidence, above which an interval decides nothing."""
+QUIET = 0.05
+"""Change of the score by removing random pixels, as a share of the evidence, below which nothing is at stake."""
 
 
 def encoded_colours(images: Tensor) -> Tensor:
@@ -182,12 +184,14 @@ def deletion(classifier: Classifier, images: Tensor, generator: torch.Generator,
     """Removing the top of the map lowers the score more than removing as many pixels at random.
 
     The worst value is minus the lower end of the 95 % interval, over images, of the difference. The check is undecided
-    where that interval is wide beside the evidence: too few images, or a network whose scores are erratic.
+    where that interval is wide beside the evidence (too few images, or a network whose scores are erratic), and where
+    scores hardly change when random pixels are removed. Neither depends on the map.
     """
     cell = max(1, images.shape[-1] // CELLS)
     gains: list[Tensor] = []
     plain: list[Tensor] = []
     evidence: list[Tensor] = []
+    stakes: list[Tensor] = []
     for batch in images.split(16):
         targets = predicted(classifier, batch)
         maps = explained(classifier, batch, targets).maps
@@ -197,6 +201,7 @@ def deletion(classifier: Classifier, images: Tensor, generator: torch.Generator,
         for _ in range(repeats):
             order = cell_order(torch.rand(maps.shape, generator=generator).to(batch), cell)
             chance += _drops(classifier, batch, targets, order) / repeats
+        stakes.append(chance.abs())
         for found, each in ((gains, maps), (plain, uniform(maps))):
             # Noise below all that counts orders equal pixels at random: a uniform map has no top.
             noise = 1e-6 * torch.rand(maps.shape, generator=generator).to(maps)
@@ -204,7 +209,8 @@ def deletion(classifier: Classifier, images: Tensor, generator: torch.Generator,
             found.append(_drops(classifier, batch, targets, order) - chance)
     mean, low, high = _interval(torch.cat(gains))
     flat = _interval(torch.cat(plain))
-    wide = len(images) < 2 or (high - low) / 2 > WIDE * torch.cat(evidence).mean().item()
+    size, stake = torch.cat(evidence).mean().item(), torch.cat(stakes).mean().item()
+    wide = len(images) < 2 or (high - low) / 2 > WIDE * size
     return Check(
         "deletion",
         "removing the top of the map lowers the score more than removing random pixels",
@@ -212,8 +218,14 @@ def deletion(classifier: Classifier, images: Tensor, generator: torch.Generator,
         0.0,
         len(images),
         ("a uniform map", -flat[1]),
-        {"drop_beyond_random": mean, "interval": [low, high], "uniform_map": flat[0], "uniform_interval": [*flat[1:]]},
-        decided=not wide or (low > 0 and len(images) > 1),
+        {
+            "random_drop_of_evidence": stake / max(size, 1e-12),
+            "drop_beyond_random": mean,
+            "interval": [low, high],
+            "uniform_map": flat[0],
+            "uniform_interval": [*flat[1:]],
+        },
+        decided=(low > 0 and len(images) > 1) or not (wide or stake < QUIET * size),
     )
 
 
