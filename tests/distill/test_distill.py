@@ -132,6 +132,7 @@ def test_unreadable_images_are_left_out(photos: Path) -> None:
     assert all(files[place].name != "broken.png" for place in places)
 
 
+@pytest.mark.slow
 def test_a_distillation_learns_and_its_file_gives_the_student_back(photos: Path, weights: Path, tmp_path: Path) -> None:
     test = tmp_path / "test"
     for label in "abc":
@@ -151,6 +152,7 @@ def test_a_distillation_learns_and_its_file_gives_the_student_back(photos: Path,
     assert torch.isfinite(backbone.eval()(torch.rand(2, 3, 32, 32))).all()
 
 
+@pytest.mark.slow
 def test_an_interrupted_distillation_resumes_to_the_same_weights(
     photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +248,7 @@ def test_smooth_networks_weigh_all_pixels_alike() -> None:
     assert spread(smooth) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [64, 75])
 def test_a_student_that_fades_starts_as_its_teacher(size: int) -> None:
     """At progress 0 the smooth ResNet50 computes exactly what the strided one does, biases and all."""

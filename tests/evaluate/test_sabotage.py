@@ -205,6 +205,7 @@ SABOTAGES: dict[Change, set[str]] = {
 """And the checks that catch each, at least."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [SIC, Bcos])
 @pytest.mark.parametrize("change", SABOTAGES)
 def test_a_wrong_explanation_is_caught(change: Change, method: type[Classifier]) -> None:
