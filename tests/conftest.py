@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sic.data import birds
+from sic.data import birds, drawing
 
 # Two test processes on two cores: each gets one, and so do the processes that it starts.
 torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
@@ -27,7 +27,7 @@ def draw_folders(root: Path, classes: int, images: int, size: int) -> Path:
         folder.mkdir(parents=True)
         for number in range(images):
             scene = birds.sample_scene(label, parts, rng)
-            Image.fromarray(birds.render(scene, size).image).save(folder / f"{number:03d}.png")
+            Image.fromarray(drawing.render(scene, size).image).save(folder / f"{number:03d}.png")
     return root
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sic.data.dataset import Progress, Sample
 from sic.data.images import Preprocessing
-from sic.data.views import readable_batches
+from sic.data.loading import readable_batches
 from sic.files import inside, write_atomically
 from sic.methods.sic import Encoder
 from sic.version import __version__

@@ -14,7 +14,7 @@ from sic import directory
 from sic.backbones.distilled import is_distilled
 from sic.data.dataset import Progress, Sample
 from sic.data.images import UnreadableImage, read_image, to_tensor
-from sic.data.views import readable_batches
+from sic.data.loading import readable_batches
 from sic.directory import Config
 from sic.distilled_model import load_distilled
 from sic.errors import SicError

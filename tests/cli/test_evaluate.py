@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import sic.fitting
 from sic.cli.main import app
-from sic.data import birds_layout
 from sic.data import open as open_data
 from sic.data.images import Preprocessing
-from sic.data.views import view_batches
+from sic.data.layouts.funnybirds import write_funnybirds
+from sic.data.loading import view_batches
 from sic.directory import RUN, Config, build
 from sic.errors import SicError
 from sic.model import Model
@@ -56,7 +56,7 @@ def make_model(folder: Path, root: Path, seed: int = 0) -> Path:
 @pytest.fixture(scope="module")
 def birds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("birds") / "few"
-    birds_layout.write(root, classes=4, train=1, test=2, size=SIZE)
+    write_funnybirds(root, classes=4, train=1, test=2, size=SIZE)
     return root
 
 

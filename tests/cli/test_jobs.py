@@ -13,7 +13,7 @@ import torch
 
 from sic.cli.console import Talker
 from sic.cli.jobs import Job, environment_of, run_all
-from sic.data import birds_layout
+from sic.data.layouts.funnybirds import write_funnybirds
 from sic.errors import SicError
 from tests.waiting import LONG, wait_until
 
@@ -46,7 +46,7 @@ def test_each_worker_has_a_gpu_while_there_are_enough(monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_methods_trained_at_the_same_time_are_those_trained_one_by_one(tmp_path: Path) -> None:
     birds = tmp_path / "birds"
-    birds_layout.write(birds, classes=3, train=8, test=2, size=32)
+    write_funnybirds(birds, classes=3, train=8, test=2, size=32)
 
     def compare(out: str, *more: str) -> dict[str, Any]:
         flags = ["--data", str(birds), "--epochs", "2", "--backbone", "resnet_tiny", "--size", "32", "--workers", "1"]

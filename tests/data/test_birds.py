@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from sic.data.birds import LABELS, PARTS, VARIANTS, Object, Scene, masks, object_masks, render, sample_scene, species
+from sic.data.birds import PARTS, VARIANTS, Object, Scene, sample_scene, species
+from sic.data.drawing import LABELS, masks, object_masks, render
 
 SPECIES = species(12)
 

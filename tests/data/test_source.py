@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 import sic.data
-from sic.data import birds_layout
+from sic.data.layouts import funnybirds
 from sic.data.source import cache_folder
 from sic.errors import SicError
 
@@ -118,7 +118,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         drawn.append(folder)
         tiny_birds(folder)
 
-    monkeypatch.setattr(birds_layout, "write", write)
+    monkeypatch.setattr(funnybirds, "write_funnybirds", write)
     monkeypatch.setenv("SIC_CACHE", str(tmp_path / "cache" / "deep"))
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
@@ -145,7 +145,7 @@ def test_the_drawing_reports_its_progress(calls: list[Path], monkeypatch: pytest
         progress(1, 2)
         tiny_birds(folder)
 
-    monkeypatch.setattr(birds_layout, "write", write)
+    monkeypatch.setattr(funnybirds, "write_funnybirds", write)
     seen: list[tuple[int, int]] = []
     sic.data.open("birds", lambda *at: seen.append(at))
     assert seen == [(1, 2)]

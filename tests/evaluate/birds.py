@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from sic.data.birds import LABELS, PARTS
+from sic.data.birds import PARTS
 from sic.data.dataset import Sample
+from sic.data.drawing import LABELS
 from sic.methods import Classifier, Contributions
 
 SIZE, SIDE = 40, 5

@@ -14,11 +14,12 @@ from scipy.ndimage import binary_dilation
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from sic.data import birds_layout
-from sic.data.birds import LABELS, PARTS
+from sic.data.birds import PARTS
 from sic.data.dataset import Sample
+from sic.data.drawing import LABELS
 from sic.data.images import Preprocessing
 from sic.data.layouts import funnybirds
+from sic.data.layouts.funnybirds import write_funnybirds
 from sic.evaluate.funnybirds import THRESHOLDS, minimal_sufficient_sets, rival_classes
 from sic.evaluate.funnybirds import funnybirds as measure
 from sic.evaluate.interventions import colour_numbers, importance
@@ -39,7 +40,7 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Sample
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Sample]]:
     """The built-in birds, small and few."""
     root = tmp_path_factory.mktemp("drawn") / "birds"
-    birds_layout.write(root, classes=8, train=1, test=1, size=SIZE)
+    write_funnybirds(root, classes=8, train=1, test=1, size=SIZE)
     return root, funnybirds.open_funnybirds(root).splits["test"]
 
 

@@ -7,8 +7,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from sic.data.birds import LABELS, PARTS
+from sic.data.birds import PARTS
 from sic.data.dataset import Sample
+from sic.data.drawing import LABELS
 from sic.data.images import Preprocessing
 from sic.evaluate.parts import part_importance, part_removal
 from sic.methods import Contributions

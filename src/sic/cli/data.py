@@ -155,12 +155,12 @@ def birds(
     as_json: AsJson = False,
 ) -> None:
     """Draw a dataset of birds: species defined by five parts, with part maps and removable parts."""
-    from sic.data import birds_layout
+    from sic.data.layouts.funnybirds import write_funnybirds
     from sic.errors import SicError
 
     with Talker() as talker:
         try:
-            birds_layout.write(
+            write_funnybirds(
                 out,
                 classes=classes,
                 train=train,

@@ -106,7 +106,7 @@ def open_suite(
 ) -> "Suite":
     """The suite of protocols for a model and the given images, or those of its own dataset."""
     from sic.cli.files import image_files, labelled_images, warn_of_unreadable
-    from sic.data.views import readable, view_batches
+    from sic.data.loading import readable, view_batches
     from sic.evaluate.suite import Suite
     from sic.run import Run
 

@@ -34,7 +34,7 @@ def explain(
 ) -> None:
     """Explain predictions: draw a figure and print the explanation in words."""
     from sic.cli.files import as_trained, image_files
-    from sic.data.views import views_or_reasons
+    from sic.data.loading import views_or_reasons
     from sic.explain.render import as_json
     from sic.model import load
     from sic.run import Run

@@ -47,7 +47,7 @@ def verify(
     import torch
     from rich.table import Table
 
-    from sic.data.views import readable, view_batches
+    from sic.data.loading import readable, view_batches
     from sic.evaluate.check import as_json
     from sic.evaluate.verification import measure, require_promise
     from sic.model import load

@@ -7,10 +7,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from sic.data.dataset import ImageData, Progress, Sample
-from sic.data.duplicates import Fingerprint, near_copies, read_fingerprints
+from sic.data.dataset import SMALLEST_CLASS, ImageData, Progress, Sample
+from sic.data.duplicates import Fingerprint, near_copies
 from sic.data.images import LONGEST
-from sic.data.split import SMALLEST_CLASS
+from sic.data.loading import read_fingerprints
 
 SMALLEST_SIDE = 32
 UNEVEN = 10

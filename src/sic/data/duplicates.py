@@ -5,11 +5,9 @@ being copies, so a candidate counts only if the details of the two aligned image
 """
 
 import hashlib
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +17,9 @@ from scipy.fft import dctn
 from scipy.ndimage import gaussian_filter, map_coordinates
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from torch.utils.data import Dataset
 
 from sic.data.dataset import Progress
-from sic.data.images import Pixels, UnreadableImage, read_image
-from sic.data.loader import loader
+from sic.data.images import Pixels
 
 Array = NDArray[np.float32]
 
@@ -64,32 +60,6 @@ def fingerprint(image: Image.Image) -> Fingerprint:
     digest = hashlib.blake2b(image.tobytes(), digest_size=16, key=repr(image.size).encode())
     grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     return Fingerprint(image.size, digest.digest(), np.array(grey))
-
-
-class _Fingerprints(Dataset[Fingerprint | str]):
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Fingerprint | str:
-        try:
-            return fingerprint(read_image(self.paths[index]))
-        except UnreadableImage as error:
-            return str(error)
-
-
-def read_fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> dict[Path, Fingerprint | str]:
-    """Decode every file once, in worker processes; for an unreadable file, the reason."""
-    paths = list(dict.fromkeys(paths))
-    workers = min(8, os.cpu_count() or 1) if len(paths) >= 256 else 0
-    found: dict[Path, Fingerprint | str] = {}
-    for path, result in zip(paths, loader(_Fingerprints(paths), workers=workers), strict=True):
-        found[path] = result
-        if progress is not None:
-            progress(len(found), len(paths))
-    return found
 
 
 def near_copies(first: Sequence[Fingerprint], second: Sequence[Fingerprint]) -> list[tuple[int, int]]:

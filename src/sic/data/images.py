@@ -1,5 +1,6 @@
 """From an image file, as people have them, to upright 8-bit RGB; and from there to what the model sees."""
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,46 +15,28 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from sic.data.dataset import Box
-from sic.data.members import is_member, member_bytes
 from sic.settings import Fit, Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 DICOM_SUFFIXES = frozenset([".dcm", ".dicom"])
-SUFFIXES = DICOM_SUFFIXES | frozenset(
-    [
-        ".bmp",
-        ".gif",
-        ".jfif",
-        ".jp2",
-        ".jpe",
-        ".jpeg",
-        ".jpg",
-        ".pbm",
-        ".pgm",
-        ".png",
-        ".pnm",
-        ".ppm",
-        ".tga",
-        ".tif",
-        ".tiff",
-        ".webp",
-        ".avif",
-    ]
-)
+SUFFIXES = DICOM_SUFFIXES | {
+    ".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tga",
+    ".tif", ".tiff", ".webp",
+}  # fmt: skip
 Pixels = NDArray[np.uint8]
 # Scanners and microscopes make images that Pillow warns of; twice as many pixels it refuses, and we say so.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 LONGEST = 4
 """Times as long as wide: beyond that the ends are cut off, where a picture is cropped."""
-
-
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 """What Pillow may try. It knows many more, some of which start programs (EPS) or read other files."""
 SCANS = 200
 """Most scans in a JPEG: each one goes over the whole picture again, and a few bytes are enough for one. Cameras and
 programs write about ten."""
+PLACE = re.compile(r"@\d+\+\d+")
+"""The offset and size of an image inside a tar file, as its path has them: nothing is unpacked."""
 
 
 class UnreadableImage(Exception):
@@ -127,6 +110,33 @@ def is_dicom(path: Path) -> bool:
         return False
     with reasons(path), path.open("rb") as file:
         return file.read(132)[128:] == b"DICM"
+
+
+def member_path(shard: Path, name: str, offset: int, size: int) -> Path:
+    """The path of a member of a tar file.
+
+    >>> member_path(Path("a.tar"), "x/1.jpg", 512, 99).as_posix()
+    'a.tar/@512+99/1.jpg'
+    """
+    return shard / f"@{offset}+{size}" / Path(name).name
+
+
+def is_member(path: Path) -> bool:
+    """Whether a path was made by `member_path`."""
+    return PLACE.fullmatch(path.parent.name) is not None and path.parent.parent.suffix == ".tar"
+
+
+def member_bytes(path: Path) -> bytes | None:
+    """The content of a member; None if the path is that of a file."""
+    if not is_member(path):
+        return None
+    offset, size = map(int, path.parent.name[1:].split("+"))
+    with path.parent.parent.open("rb") as file:
+        file.seek(offset)
+        content = file.read(size)
+    if len(content) < size:
+        raise OSError("the tar file is truncated")
+    return content
 
 
 @contextmanager

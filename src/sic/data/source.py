@@ -6,11 +6,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from sic.data import birds, drawing
 from sic.data.boxes import cut_to_boxes
 from sic.data.dataset import ImageData, Progress, same_but_for_case
-from sic.data.layouts import LAYOUTS
+from sic.data.layouts import LAYOUTS, funnybirds
 from sic.data.layouts.folders import open_folders
-from sic.data.layouts.funnybirds import open_funnybirds
 from sic.data.layouts.manifest import open_manifest
 from sic.data.table import SUFFIXES as TABLES
 from sic.errors import SicError
@@ -53,7 +53,7 @@ def _read(where: str | Path, progress: Progress | None, layout: str | None) -> I
     if layout is not None and layout not in LAYOUTS:
         raise SicError(f"--layout {layout} does not exist; choose from {', '.join(LAYOUTS)}.")
     if where == BUILT_IN and layout is None:
-        return replace(open_funnybirds(built_in_birds(progress)), name=BUILT_IN)
+        return replace(funnybirds.open_funnybirds(built_in_birds(progress)), name=BUILT_IN)
     root = Path(where)
     if not root.exists():
         raise SicError(
@@ -120,14 +120,12 @@ def cache_folder() -> Path:
 
 def built_in_birds(progress: Progress | None = None) -> Path:
     """The folder of the built-in birds, rendered on first use; its name changes with the code that draws them."""
-    from sic.data import birds, birds_layout
-
-    drawing = b"".join(Path(str(module.__file__)).read_bytes() for module in (birds, birds_layout))
-    folder = cache_folder() / f"birds-{hashlib.sha256(drawing).hexdigest()[:12]}"
+    code = b"".join(Path(str(module.__file__)).read_bytes() for module in (birds, drawing, funnybirds))
+    folder = cache_folder() / f"birds-{hashlib.sha256(code).hexdigest()[:12]}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            birds_layout.write(folder, progress=progress)
+            funnybirds.write_funnybirds(folder, progress=progress)
         except OSError:
             if not folder.is_dir():  # else another process has finished drawing the same birds
                 raise

@@ -13,12 +13,12 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from sic.data.birds import LABELS, PARTS
+from sic.data.birds import PARTS
 from sic.data.dataset import Sample
+from sic.data.drawing import LABELS
 from sic.data.images import Preprocessing, read_image
 from sic.data.layouts.funnybirds import object_counts, part_map, without_object, without_parts
-from sic.data.loader import loader
-from sic.data.views import FileViews, decoders
+from sic.data.loading import FileViews, decoders, loader
 from sic.evaluate.outputs import Watch, device_of, logits, nobody
 from sic.methods import Classifier, Contributions, opacity
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sic.data.dataset import Box, Sample
 from sic.data.images import Preprocessing, image_size
-from sic.data.views import view_batches
+from sic.data.loading import view_batches
 from sic.errors import SicError
 from sic.evaluate.outputs import Watch, device_of, nobody
 from sic.methods import Classifier

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sic.data.dataset import Progress
 from sic.data.images import Preprocessing
-from sic.data.views import view_batches
+from sic.data.loading import view_batches
 from sic.methods import Classifier
 
 Watch = Callable[[str, int, int], None]

@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from sic.data.birds import PARTS, masks
+from sic.data.birds import PARTS
 from sic.data.dataset import Sample
+from sic.data.drawing import masks
 from sic.data.images import Preprocessing, read_image
 from sic.data.layouts.funnybirds import part_map, without_parts
-from sic.data.views import view_batches
+from sic.data.loading import view_batches
 from sic.evaluate.outputs import logits
 from sic.methods import Classifier
 

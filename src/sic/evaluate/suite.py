@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sic.data.dataset import ImageData
 from sic.data.layouts.funnybirds import has_interventions
-from sic.data.views import view_batches
+from sic.data.loading import view_batches
 from sic.errors import SicError
 from sic.evaluate.accuracy import detailed_figures
 from sic.evaluate.faithfulness import deletion_insertion, randomisation, stability

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from sic.data.birds import render, sample_scene, species
+from sic.data.birds import sample_scene, species
+from sic.data.drawing import render
 from sic.data.images import to_tensor
 from sic.evaluate.outputs import device_of
 from sic.methods import Classifier

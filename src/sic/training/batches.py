@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
 from sic.data.labels import Targets
-from sic.data.loader import loader
-from sic.data.pixels import PixelSource
+from sic.data.loading import PixelSource, loader
 from sic.data.transforms import Moves, TrainingTransform, evaluation_view
 from sic.training.ranks import Share
 

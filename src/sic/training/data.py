@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sic.data.checks import Leak, leaks
-from sic.data.dataset import ImageData, Sample, Skipped
-from sic.data.duplicates import copies_within, read_fingerprints
+from sic.data.dataset import ImageData, Sample, Skipped, stratified
+from sic.data.duplicates import copies_within
 from sic.data.images import Pixels, Preprocessing
-from sic.data.pixels import Loaded, PixelSource, load_pixels
-from sic.data.split import stratified
+from sic.data.loading import Loaded, PixelSource, load_pixels, read_fingerprints
 from sic.errors import SicError
 from sic.methods import method
 from sic.settings import Settings

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sic.data import birds_layout
-from sic.data.birds import LABELS
+from sic.data import birds, drawing
+from sic.data.birds import PARTS
+from sic.data.drawing import LABELS
 from sic.data.layouts.funnybirds import (
-    PARTS,
     consistent_classes,
     is_funnybirds,
     open_funnybirds,
     part_map,
     without_parts,
+    write_funnybirds,
 )
 from sic.errors import SicError
 
@@ -24,7 +25,7 @@ from sic.errors import SicError
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("funny") / "drawn"
-    birds_layout.write(folder, classes=3, train=6, test=1, size=24)
+    write_funnybirds(folder, classes=3, train=6, test=1, size=24)
     return folder
 
 
@@ -121,3 +122,100 @@ def test_a_damaged_list_is_named(folder: Path, tmp_path: Path, name: str) -> Non
 def test_class_folders_are_not_funnybirds(tmp_path: Path) -> None:
     (tmp_path / "classes.json").write_text("[]")
     assert not is_funnybirds(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    written = tmp_path_factory.mktemp("birds") / "drawn"
+    write_funnybirds(written, classes=3, train=4, test=2, size=48)
+    return written
+
+
+def files(written: Path) -> set[str]:
+    return {str(path.relative_to(written)) for path in written.rglob("*") if path.is_file()}
+
+
+def pixels(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        assert image.mode == "RGB"
+        return np.array(image)
+
+
+def test_the_folder_holds_exactly_the_named_files(written: Path) -> None:
+    expected = {"classes.json", "parts.json", "dataset_train.json", "dataset_test.json"}
+    expected |= {f"train/{i // 4}/{i:06d}.png" for i in range(12)}
+    for i, scene in enumerate(json.loads((written / "dataset_test.json").read_text())):
+        name = f"{i // 2}/{i:06d}"
+        assert scene["class_idx"] == i // 2
+        expected |= {f"test/{name}.png", f"test_part_map/{name}.png"}
+        subsets = itertools.product((False, True), repeat=5)
+        kept = ["_".join(itertools.compress(("beak", "eye", "foot", "tail", "wing"), mask)) for mask in subsets]
+        assert len(kept) == 32
+        expected |= {f"test_interventions/{name}/body_{k}.png" for k in kept}
+        objects = range(scene["bg_objects"].count(","))
+        expected |= {f"test_interventions/{name}/background_interventions/{j}.png" for j in objects}
+    assert files(written) == expected
+    assert [path.name for path in written.parent.iterdir()] == [written.name]
+
+
+def test_pictures_show_the_scenes_of_the_lists(written: Path) -> None:
+    for split in ("train", "test"):
+        for i, data in enumerate(json.loads((written / f"dataset_{split}.json").read_text())):
+            drawn = drawing.render(birds.Scene.from_json(data), 48)
+            name = f"{data['class_idx']}/{i:06d}"
+            assert (pixels(written / split / f"{name}.png") == drawn.image).all()
+            if split == "test":
+                assert (pixels(written / "test_part_map" / f"{name}.png") == drawn.part_map).all()
+
+
+def test_nothing_removed_is_the_test_image(written: Path) -> None:
+    for path in (written / "test").rglob("*.png"):
+        kept = written / "test_interventions" / path.parent.name / path.stem
+        assert (kept / "body_beak_eye_foot_tail_wing.png").read_bytes() == path.read_bytes()
+        assert (pixels(kept / "body_.png") != pixels(path)).any()
+
+
+def test_lists_agree_with_the_classes(written: Path) -> None:
+    classes = json.loads((written / "classes.json").read_text())
+    parts = json.loads((written / "parts.json").read_text())
+    assert [c["class_idx"] for c in classes] == [0, 1, 2]
+    assert {part: len(variants) for part, variants in parts.items()} == birds.VARIANTS
+    for split in ("train", "test"):
+        for scene in json.loads((written / f"dataset_{split}.json").read_text()):
+            for part, variant in classes[scene["class_idx"]]["parts"].items():
+                shown = {"model": scene[f"{part}_model"], "color": scene[f"{part}_color"]}
+                removed = {"model": "placeholder", "color": "placeholder"}
+                assert shown == parts[part][variant] or (split == "train" and shown == removed)
+
+
+def test_test_poses_are_not_training_poses(written: Path) -> None:
+    train, test = (json.loads((written / f"dataset_{s}.json").read_text()) for s in ("train", "test"))
+    assert not {s["camera_yaw"] for s in train} & {s["camera_yaw"] for s in test}
+
+
+def test_writing_again_gives_the_same_files(written: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    again = tmp_path / "again"
+    again.mkdir()  # an empty folder may be there
+    write_funnybirds(
+        again, classes=3, train=4, test=2, size=48, interventions=False, progress=lambda *at: seen.append(at)
+    )
+    assert seen == [(i, 18) for i in range(1, 19)]
+    assert files(again) == {name for name in files(written) if not name.startswith("test_interventions")}
+    assert all((again / name).read_bytes() == (written / name).read_bytes() for name in files(again))
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(FileExistsError, match="not empty"):
+        write_funnybirds(tmp_path, classes=2, train=1, test=1, size=16)
+    assert files(tmp_path) == {"mine.txt"}
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_funnybirds(tmp_path / "birds", classes=2, train=2, test=1, size=16, progress=stop)
+    assert not list(tmp_path.iterdir())

@@ -1,15 +1,23 @@
-"""The FunnyBirds layout, of the published dataset and of the built-in birds."""
+"""The FunnyBirds layout: read the published dataset, and write drawn birds in the same way."""
 
+import functools
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from sic.data.dataset import ImageData, Sample
-from sic.errors import SicError
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
 
-PARTS = ("beak", "eye", "foot", "tail", "wing")
-REMOVED = "placeholder"
+from sic.data.birds import MODELS, PARTS, PLACEHOLDER, Scene, sample_scene, species
+from sic.data.dataset import ImageData, Sample
+from sic.data.drawing import render
+from sic.errors import SicError
 
 
 def is_funnybirds(root: Path) -> bool:
@@ -17,7 +25,7 @@ def is_funnybirds(root: Path) -> bool:
 
 
 def visible_parts(scene: Mapping[str, Any]) -> list[str]:
-    return [part for part in PARTS if scene.get(f"{part}_model") != REMOVED]
+    return [part for part in PARTS if scene.get(f"{part}_model") != PLACEHOLDER]
 
 
 def consistent_classes(scene: Mapping[str, Any], classes: list[dict[str, Any]]) -> tuple[int, ...]:
@@ -27,7 +35,7 @@ def consistent_classes(scene: Mapping[str, Any], classes: list[dict[str, Any]]) 
     return tuple(entry["class_idx"] for entry in classes if all(entry["parts"][part] == own[part] for part in visible))
 
 
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -48,13 +56,13 @@ def open_funnybirds(root: Path) -> ImageData:
 
 def _read(root: Path) -> tuple[list[dict[str, Any]], dict[str, list[Sample]]]:
     """The classes in order, and the samples of each split that has any."""
-    classes = sorted(_json(root / "classes.json"), key=lambda entry: entry["class_idx"])
+    classes = sorted(_read_json(root / "classes.json"), key=lambda entry: entry["class_idx"])
     splits: dict[str, list[Sample]] = {}
     for split in ("train", "test"):
         if not (root / f"dataset_{split}.json").is_file():
             continue
         samples = []
-        for index, scene in enumerate(_json(root / f"dataset_{split}.json")):
+        for index, scene in enumerate(_read_json(root / f"dataset_{split}.json")):
             id = f"{split}/{scene['class_idx']}/{index:06d}.png"
             labels = consistent_classes(scene, classes) if split == "train" else (scene["class_idx"],)
             # The published training set is often kept in part: the list of scenes is the full one.
@@ -67,13 +75,13 @@ def _read(root: Path) -> tuple[list[dict[str, Any]], dict[str, list[Sample]]]:
 
 def class_parts(root: Path) -> list[list[int]]:
     """C×P: the variant of each of the `PARTS` for every class."""
-    classes = sorted(_json(root / "classes.json"), key=lambda entry: entry["class_idx"])
+    classes = sorted(_read_json(root / "classes.json"), key=lambda entry: entry["class_idx"])
     return [[entry["parts"][part] for part in PARTS] for entry in classes]
 
 
 def object_counts(root: Path, samples: Sequence[Sample]) -> list[int]:
     """The number of background objects of test images, including hidden ones."""
-    scenes = _json(root / "dataset_test.json")
+    scenes = _read_json(root / "dataset_test.json")
     return [scenes[int(Path(sample.id).stem)]["bg_objects"].count(",") for sample in samples]
 
 
@@ -102,3 +110,90 @@ def without_object(root: Path, sample: Sample, number: int) -> Path:
 
 def _interventions(root: Path, sample: Sample) -> Path:
     return (root / sample.id.replace("test/", "test_interventions/", 1)).with_suffix("")
+
+
+def write_funnybirds(
+    folder: Path,
+    *,
+    classes: int = 12,
+    train: int = 100,
+    test: int = 20,
+    size: int = 128,
+    seed: int = 0,
+    interventions: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Draw a dataset with `train` and `test` images per class; the folder appears when it is complete.
+
+    Training images lack parts in half of the cases, test images are complete and have other poses. With
+    `interventions`, each test image is also drawn without every subset of parts and without each background object.
+    `progress` is told how many scenes are drawn, and of how many.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists and is not empty: remove it or name another folder.")
+    birds = species(classes, seed)
+    scenes = {
+        "train": _scenes(birds, train, missing=True, seed=(seed, 0)),
+        "test": _scenes(birds, test, missing=False, seed=(seed, 1)),
+    }
+    draft = folder.absolute().with_name(f".{folder.name}.{os.getpid()}")
+    draft.mkdir(parents=True)
+    try:
+        _write_json(draft / "classes.json", [{"class_idx": i, "parts": parts} for i, parts in enumerate(birds)])
+        _write_json(draft / "parts.json", {part: [{"model": m, "color": c} for m, c in MODELS[part]] for part in PARTS})
+        for split in scenes:
+            _write_json(draft / f"dataset_{split}.json", [scene.to_json() for scene in scenes[split]])
+        jobs = [(split, index, scene) for split in scenes for index, scene in enumerate(scenes[split])]
+        draw = functools.partial(_draw, draft, size, interventions)
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            for done, _ in enumerate(pool.map(draw, jobs, chunksize=8), 1):
+                if progress is not None:
+                    progress(done, len(jobs))
+        if folder.exists():
+            folder.rmdir()
+        draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _scenes(birds: list[dict[str, int]], per_class: int, *, missing: bool, seed: tuple[int, int]) -> list[Scene]:
+    """Sorted by class. Each scene has a random generator of its own."""
+    rngs = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(len(birds) * per_class))
+    return [
+        sample_scene(class_idx, parts, next(rngs), missing)
+        for class_idx, parts in enumerate(birds)
+        for _ in range(per_class)
+    ]
+
+
+def _draw(root: Path, size: int, interventions: bool, job: tuple[str, int, Scene]) -> None:
+    split, index, scene = job
+    name = f"{scene.class_idx}/{index:06d}"
+    drawn = render(scene, size)
+    _png(root / split / f"{name}.png", drawn.image)
+    if split == "train":
+        return
+    _png(root / "test_part_map" / f"{name}.png", drawn.part_map)
+    if interventions:
+        for path, changed in _removals(scene).items():
+            _png(root / "test_interventions" / name / path, render(changed, size).image)
+
+
+def _removals(scene: Scene) -> Mapping[str, Scene]:
+    """Every subset of the parts, and every object, taken away: scenes by file name."""
+    out = {}
+    for count in range(len(PARTS) + 1):
+        for kept in itertools.combinations(PARTS, count):
+            out[f"body_{'_'.join(kept)}.png"] = scene.without(*set(PARTS).difference(kept))
+    for i in range(len(scene.objects)):
+        out[f"background_interventions/{i}.png"] = scene.without_object(i)
+    return out
+
+
+def _png(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, compress_level=1)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")

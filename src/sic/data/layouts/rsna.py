@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sic.data.boxes import inside, size_of
-from sic.data.dataset import Box, ImageData, Sample, Skipped, require_training_images
+from sic.data.dataset import Box, ImageData, Sample, Skipped, require_training_images, stratified
 from sic.data.images import DICOM_SUFFIXES, SUFFIXES
-from sic.data.split import stratified
 from sic.data.table import Row, read_table
 from sic.errors import SicError
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sic.data.dataset import ImageData, Sample, Skipped, require_training_images
-from sic.data.images import DICOM_SUFFIXES, SUFFIXES
+from sic.data.images import DICOM_SUFFIXES, SUFFIXES, member_path
 from sic.data.layouts.folders import SPLITS
-from sic.data.members import member_path
 from sic.errors import SicError
 
 NAMES = ("classes.txt", "classnames.txt")

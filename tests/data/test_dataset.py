@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sic.data.dataset import Sample
-from sic.data.split import SMALLEST_CLASS, stratified
+from sic.data.dataset import SMALLEST_CLASS, Sample, stratified
 
 
 def grouped(*groups: tuple[int, ...]) -> list[Sample]:

@@ -1,0 +1,275 @@
+"""Decode many image files in worker processes: the model's views of them, their pixels, their fingerprints."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from sic.data.dataset import Progress, Sample, Skipped
+from sic.data.duplicates import Fingerprint, fingerprint
+from sic.data.images import Pixels, Preprocessing, UnreadableImage, read_image
+from sic.errors import SicError
+
+FEW = 256
+"""Images up to which starting worker processes takes longer than decoding them."""
+CACHE_LIMIT = 8 << 30
+"""The most bytes of decoded pixels that are cached; larger datasets are decoded at every use."""
+
+
+def most_workers() -> int:
+    """Loader processes that are allowed here: four for each core, or 16."""
+    return max(16, 4 * (os.cpu_count() or 1))
+
+
+def loader(data: Dataset[Any], batch_size: int | None = None, workers: int = 0, **options: Any) -> DataLoader[Any]:
+    """torch's `DataLoader` with so many processes; one batch, or one item where there is no `batch_size`, at a time."""
+    if not 0 <= workers <= most_workers():
+        raise SicError(f"--workers {workers} is not possible; this machine takes 0 to {most_workers()}.")
+    ending = partial(_end_with, os.getpid()) if workers else None
+    return DataLoader(data, batch_size, num_workers=workers, worker_init_fn=ending, **options)
+
+
+def _end_with(parent: int, _: int) -> None:
+    """End this process when its parent is gone. torch's own look at the parent waits behind a full queue for ever."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class FileViews(Dataset[Tensor]):
+    """The model's views of image files as bytes, 3×S×S."""
+
+    def __init__(self, paths: Sequence[Path], preprocessing: Preprocessing) -> None:
+        self.paths, self.preprocessing = list(paths), preprocessing
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.from_numpy(self.preprocessing(read_image(self.paths[index])).copy()).permute(2, 0, 1)
+
+
+class FileViewsOrReasons(Dataset[Tensor | str]):
+    """The same; for a file that cannot be read, the reason."""
+
+    def __init__(self, views: FileViews) -> None:
+        self.views = views
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def __getitem__(self, index: int) -> Tensor | str:
+        try:
+            return self.views[index]
+        except UnreadableImage as error:
+            return str(error)
+
+
+def view_batches(
+    paths: Sequence[Path],
+    preprocessing: Preprocessing,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
+) -> Iterator[Tensor]:
+    """Views in batches, N×3×S×S in [0, 1]; `UnreadableImage` for a file that cannot be read."""
+    for batch in loader(FileViews(paths, preprocessing), batch_size, decoders(len(paths))):
+        yield batch.to(device).float() / 255
+
+
+def readable_batches(
+    paths: Sequence[Path],
+    preprocessing: Preprocessing,
+    device: torch.device | str = "cpu",
+) -> Iterator[tuple[Tensor, list[str | None]]]:
+    """Views of the files that can be read, N×3×S×S in [0, 1], and for every file None or why it cannot be read."""
+    data = FileViewsOrReasons(FileViews(paths, preprocessing))
+    batch_size = 64 if torch.device(device).type == "cpu" else 256
+    for views, reasons in loader(data, batch_size, decoders(len(paths)), collate_fn=_apart):
+        yield (views.to(device).float() / 255 if views is not None else torch.zeros(0)), reasons
+
+
+def _apart(batch: list[Tensor | str]) -> tuple[Tensor | None, list[str | None]]:
+    views = [view for view in batch if isinstance(view, Tensor)]
+    return (torch.stack(views) if views else None), [view if isinstance(view, str) else None for view in batch]
+
+
+def views_or_reasons(paths: Sequence[Path], preprocessing: Preprocessing) -> Iterator[Tensor | str]:
+    """One view 3×S×S in [0, 1] after the other, on the CPU; for a file that cannot be read, the reason."""
+    data = FileViewsOrReasons(FileViews(paths, preprocessing))
+    for view in loader(data, workers=decoders(len(paths))):
+        yield view if isinstance(view, str) else view.float() / 255
+
+
+def readable(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
+    """Files that decode, and the others with the reason."""
+    with ThreadPoolExecutor(_cores()) as pool:
+        reasons = list(pool.map(_unreadable, paths))
+    good = [path for path, reason in zip(paths, reasons, strict=True) if reason is None]
+    return good, [(path, reason) for path, reason in zip(paths, reasons, strict=True) if reason is not None]
+
+
+def _unreadable(path: Path) -> str | None:
+    try:
+        read_image(path)
+    except UnreadableImage as error:
+        return str(error)
+    return None
+
+
+def decoders(images: int) -> int:
+    """Processes that decode so many images: one for each core, none for a few images."""
+    return _cores() if images > FEW else 0
+
+
+def _cores() -> int:
+    """That this process may use, at most 16."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(16, cores)
+
+
+class _Fingerprints(Dataset[Fingerprint | str]):
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Fingerprint | str:
+        try:
+            return fingerprint(read_image(self.paths[index]))
+        except UnreadableImage as error:
+            return str(error)
+
+
+def read_fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> dict[Path, Fingerprint | str]:
+    """Decode every file once, in worker processes; for an unreadable file, the reason."""
+    paths = list(dict.fromkeys(paths))
+    workers = min(8, os.cpu_count() or 1) if len(paths) >= 256 else 0
+    found: dict[Path, Fingerprint | str] = {}
+    for path, result in zip(paths, loader(_Fingerprints(paths), workers=workers), strict=True):
+        found[path] = result
+        if progress is not None:
+            progress(len(found), len(paths))
+    return found
+
+
+class PixelSource(Protocol):
+    """Reduced images, H×W×3, by position."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Pixels: ...
+
+
+class FirstLook(Dataset[tuple[Pixels, Fingerprint] | str]):
+    """Decodes files in loader workers to a reduced image and its fingerprint, or the reason why it cannot be read."""
+
+    def __init__(self, paths: Sequence[Path], preprocessing: Preprocessing) -> None:
+        self.paths, self.preprocessing = list(paths), preprocessing
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Pixels, Fingerprint] | str:
+        try:
+            image = read_image(self.paths[index])
+            return self.preprocessing.reduce(image), fingerprint(image)
+        except UnreadableImage as error:
+            return str(error)
+
+
+class CachedPixels:
+    """Pixels in one file, mapped into memory on first use (in each worker)."""
+
+    def __init__(self, file: Path, shapes: list[tuple[int, int, int]]) -> None:
+        self.file, self.shapes = file, shapes
+        self.starts = np.concatenate([[0], np.cumsum([np.prod(shape) for shape in shapes])]).astype(np.int64)
+        self._map: np.memmap | None = None
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __getitem__(self, index: int) -> Pixels:
+        if self._map is None:
+            self._map = np.memmap(self.file, np.uint8, "r")
+        return self._map[self.starts[index] : self.starts[index + 1]].reshape(self.shapes[index])
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_map": None}
+
+
+class DecodedPixels:
+    """Pixels decoded at every use. Another image replaces a file that has become unreadable since it was checked."""
+
+    def __init__(self, samples: Sequence[Sample], preprocessing: Preprocessing) -> None:
+        self.samples, self.preprocessing = list(samples), preprocessing
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Pixels:
+        wanted, count = self.samples[index].labels, len(self)
+        for candidate in (index, *((index + step) % count for step in range(1, count))):
+            if self.samples[candidate].labels == wanted:
+                with suppress(UnreadableImage):
+                    return self.preprocessing.reduce(read_image(self.samples[candidate].path))
+        return np.zeros((self.preprocessing.resize, self.preprocessing.resize, 3), np.uint8)
+
+
+@dataclass
+class Loaded:
+    """The readable samples, their pixels and fingerprints in the same order, and the skipped files."""
+
+    samples: list[Sample]
+    pixels: PixelSource
+    prints: list[Fingerprint]
+    skipped: list[Skipped]
+
+
+def load_pixels(
+    samples: Sequence[Sample],
+    preprocessing: Preprocessing,
+    cache: Path,
+    workers: int,
+    progress: Progress | None = None,
+) -> Loaded:
+    """Read every file once and cache its pixels."""
+    usable: list[Sample] = []
+    prints: list[Fingerprint] = []
+    skipped: list[Skipped] = []
+    shapes: list[tuple[int, int, int]] = []
+    written = 0
+    looks = FirstLook([sample.path for sample in samples], preprocessing)
+    loaded = loader(looks, workers=workers)
+    with cache.open("wb") as file:
+        for done, (sample, look) in enumerate(zip(samples, loaded, strict=True), 1):
+            if isinstance(look, str):
+                skipped.append(Skipped(sample.id, look))
+            else:
+                usable.append(sample)
+                array = np.asarray(look[0])
+                prints.append(look[1])
+                shapes.append((array.shape[0], array.shape[1], 3))
+                written += array.nbytes
+                if written <= CACHE_LIMIT:
+                    file.write(array.tobytes())
+            if progress is not None:
+                progress(done, len(samples))
+    if written <= CACHE_LIMIT:
+        return Loaded(usable, CachedPixels(cache, shapes), prints, skipped)
+    cache.unlink()
+    return Loaded(usable, DecodedPixels(usable, preprocessing), prints, skipped)
