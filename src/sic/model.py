@@ -31,7 +31,7 @@ from sic.explain import (
 from sic.latents import Latents
 from sic.methods import SIC, Answered, Classifier, Contributions
 from sic.predictions import Answers, Predictions
-from sic.supports import Support
+from sic.supports import Support, support_names
 
 ImageInput = str | Path | Image.Image | Tensor
 
@@ -41,7 +41,9 @@ class Evidence:
     """The part of a class's logit that comes from one case (NW-Head: of its probability)."""
 
     support: int
-    """The index of the case in `Model.supports`."""
+    """The index of the support in `Model.supports`."""
+    name: str
+    """Its name for people: class and number, such as "Beagle #2"."""
     label: str
     """The class of the case."""
     source: str
@@ -160,8 +162,8 @@ class Model:
             One prediction per image, in the same order.
         """
         logits, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
-        answers = self.answers(logits)
-        return [self._prediction(answers, row, values) for row, values in enumerate(evidence)]
+        answers, names = self.answers(logits), support_names(self.supports, self.classes)
+        return [self._prediction(answers, row, values, names) for row, values in enumerate(evidence)]
 
     def answers(self, logits: Tensor) -> Answers:
         """Apply the answer rule to logits.
@@ -174,13 +176,16 @@ class Model:
         """
         return Answers(logits, self.config.task, self.classifier.loss)
 
-    def _prediction(self, answers: Answers, row: int, evidence: Tensor) -> Prediction:
+    def _prediction(self, answers: Answers, row: int, evidence: Tensor, names: Sequence[str]) -> Prediction:
         ranked = evidence.argsort(descending=True).tolist()
         values = evidence.tolist()
         return Prediction(
             [self.classes[label] for label in answers.labels[row]],
             dict(zip(self.classes, answers.probabilities[row].tolist(), strict=True)),
-            [Evidence(i, self.classes[self.supports[i].label], self.supports[i].source, values[i]) for i in ranked],
+            [
+                Evidence(i, names[i], self.classes[self.supports[i].label], self.supports[i].source, values[i])
+                for i in ranked
+            ],
             bool(answers.similar_case[row]),
         )
 

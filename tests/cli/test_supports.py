@@ -76,7 +76,7 @@ def test_what_people_read(supports: Command) -> None:
     assert "were never edited" in supports("history")
     second = supports.json("list")["supports"][1]["source"]
     shown = supports("show", 0)
-    assert "Support 0 stands for blue" in shown and "Most typical for blue and no support: blue/" in shown
+    assert "blue #1 is support 0" in shown and "Most typical for blue and no support: blue/" in shown
     said = supports("replace", 1, "red/04.png", "--force", "--preview")
     assert f"- {second}" in said and "+ red/04.png" in said and "Nothing was saved." in said
     assert "now wrong: " in said

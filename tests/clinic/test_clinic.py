@@ -251,7 +251,7 @@ def test_an_image_of_two_supports_is_named_by_number(model: Path) -> None:
     clinic = Clinic(model)
     source = clinic.list()[0].source
     clinic.apply(Edit.replace(2, source, force=True))
-    assert "say its number: 0 or 2" in refusal(clinic, Edit.drop(source))
+    assert "give its number: 0 or 2" in refusal(clinic, Edit.drop(source))
 
 
 def test_an_image_with_several_labels_is_no_support(several: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_support_of_the_wrong_class_is_found_and_can_be_put_right(model: Path)
     (finding,) = clinic.diagnose()
     assert (finding.title, finding.severity) == ("A support of the wrong class", "serious")
     assert finding.supports == [6] and finding.images[0] == "red/11.png"
-    assert "Support 6 (red/11.png) stands for yellow, but the data says red" in finding.sentence
+    assert "yellow #1 (red/11.png) stands for yellow, but the data says red" in finding.sentence
     words = finding.command.split()[-3:]
     assert words[:2] == ["replace", "red/11.png"] and words[2].startswith("yellow/")
     assert clinic.preview(Edit.replace(6, words[2])).after["accuracy"] >= before

@@ -148,7 +148,7 @@ def test_the_reading_of_one_class(sure: SIC) -> None:
     assert said == pytest.approx([part.logit, *ranked, -sure.bias], abs=0.0051)
     assert said[0] == pytest.approx(sum(said[1:-1]) - said[-1], abs=0.05)
     best = max(part.cases, key=lambda case: case.evidence)
-    assert f"The most similar of them is {best.support.source} (case {best.index})." in text
+    assert f"The most similar of them is {best.support.source} ({best.name})." in text
     assert "No similar case" not in text
     assert "\n" not in text
 
@@ -188,7 +188,7 @@ def test_a_class_that_was_asked_for_is_not_the_nearest(unsure: SIC) -> None:
 def test_one_case_is_one_image(sure: SIC) -> None:
     text = explained(sure, [1]).text
     assert "from the similarity to 1 training image, minus" in text
-    assert "The most similar is heron/2.png (case 2)." in text
+    assert "The most similar is heron/2.png (heron #1)." in text
 
 
 def test_a_large_error_is_a_warning(sure: SIC) -> None:
@@ -282,7 +282,7 @@ def test_a_case_made_of_negative_parts_is_a_caution(sure: SIC) -> None:
         maps[: round(negative * SIZE * SIZE)] = -1
         case.own = replace(case.own, maps=maps.view(SIZE, SIZE))
         assert negative_share(case.own.maps).item() == pytest.approx(negative, abs=0.01)
-    assert f"Caution: 30% of the contributions to {first.support.source} (case {first.index}) are negative" in read(
+    assert f"Caution: 30% of the contributions to {first.support.source} ({first.name}) are negative" in read(
         explanation
     )
     assert explanation.text.count("Caution") == 1

@@ -130,7 +130,8 @@ def test_supports_show_what_they_are_made_of(model: SIC, overview: Overview) -> 
     own = support_contributions(model, photos(6), range(6))
     pictures = rgba(own.weights, own.maps)
     for view in overview.supports:
-        assert view.name == NAMES[LABELS[view.index]]
+        assert view.class_name == NAMES[LABELS[view.index]]
+        assert view.name == f"{view.class_name} #{LABELS[: view.index + 1].count(view.label)}"
         assert view.map is not None and view.rgba is not None and view.image is not None
         np.testing.assert_allclose(view.map, own.maps[view.index].numpy(), atol=1e-5)
         np.testing.assert_allclose(

@@ -11,7 +11,7 @@ import pytest
 
 from sic.explain import Explanation
 from sic.explain.html import shared_page
-from sic.explain.render import as_json, case_name, span, steps, verdict
+from sic.explain.render import as_json, span, steps, verdict
 from sic.methods import SIC
 from sic.serve import schemas
 from tests.explain.test_explanation import SIZE, explained, sure, unsure
@@ -25,20 +25,20 @@ def shown_in_figure(explanation: Explanation, folder: Path) -> str:
 
 
 def test_cases_have_one_name_everywhere(sure: SIC, tmp_path: Path) -> None:
-    """Also beyond the 26 letters of the alphabet."""
+    """Class and number, also beyond the 26 letters of the alphabet."""
     explanation = explained(sure, [2])
     part = explanation.classes[0]
-    part.cases = [replace(case, index=case.index + 40) for case in part.cases]
-    names = [case_name(case.index) for case in part.cases]
-    assert sorted(names) == ["case 43", "case 44", "case 45"]
+    assert sorted(case.name for case in part.cases) == ["kite #1", "kite #2", "kite #3"]
+    part.cases = [replace(case, name=f"kite #{slot + 40}") for slot, case in enumerate(part.cases)]
+    names = [case.name for case in part.cases]
     figure, page, told = shown_in_figure(explanation, tmp_path), shared_page(explanation, "m"), as_json(explanation)
     assert [case["name"] for case in told["classes"][0]["cases"]] == names
     for name in names:
-        assert f"like {name}" in figure and f"{name.capitalize()}: " in figure
-        assert re.search(rf"<a [^>]*>{name}</a>", page) and f"<h4>{name.capitalize()} " in page
+        assert f"like {name}" in figure and f"{name}: " in figure
+        assert re.search(rf"<a [^>]*>{name}</a>", page) and f"<h4>{name} " in page
         assert f"like {name}" in [step["label"] for step in told["classes"][0]["steps"]]
     best = max(part.cases, key=lambda case: case.evidence)
-    assert f"({case_name(best.index)})" in explanation.text
+    assert f"({best.name})" in explanation.text
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -49,7 +49,9 @@ def test_numbers_are_the_overviews(page: Page) -> None:
     assert {f"{value:.2f}" for value in evidence.flatten()} <= written(heat_map(evidence, "cases", overview.classes))
     assert overview.image_silhouette is not None
     assert f"Silhouette over images: {overview.image_silhouette.overall:.3f}" in written(silhouette(overview))
-    assert {str(support.index) for support in overview.supports} <= written(projection(overview))
+    assert {support.name.removeprefix(f"{support.class_name} ") for support in overview.supports} <= written(
+        projection(overview)
+    )
     sheet = support_sheet(overview, range(4))
     assert len(sheet.axes) == 3 * len(overview.supports)
     for support in overview.supports:

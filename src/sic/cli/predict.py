@@ -20,7 +20,6 @@ def predict(
     from sic.cli.files import as_trained, image_files
     from sic.data.images import UnreadableImage, read_image
     from sic.explain.prose import percent
-    from sic.explain.render import case_name
     from sic.model import load
     from sic.run import Run
 
@@ -56,11 +55,7 @@ def predict(
             shown = [result["probabilities"][name] for name in result["labels"]] or [best[1]]
             named = (result["labels"] or [best[0]])[0]
             top = next((e for e in result["evidence"] if e["label"] == named), None)
-            case = (
-                ("", "")
-                if top is None
-                else (f"{top['source']} ({case_name(top['support'])} of {top['label']})", f"{top['value']:.2f}")
-            )
+            case = ("", "") if top is None else (f"{top['source']} ({top['name']})", f"{top['value']:.2f}")
             table.add_row(result["image"], answer, ", ".join(map(percent, shown)), *case)
         OUT.print(table)
     if failed:

@@ -29,7 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Data = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="Where the training images are, if they were moved.")
 ]
-Which = Annotated[str, typer.Argument(metavar="SUPPORT", help="Its image's id (see list), or its number.")]
+Which = Annotated[str, typer.Argument(metavar="SUPPORT", help="Its name (see list), its image's id, or its number.")]
 Preview = Annotated[bool, typer.Option("--preview", help="Only say what would happen.")]
 ImageId = Annotated[str, typer.Argument(metavar="IMAGE", help="A training image: its id, as in list, or its path.")]
 Force = Annotated[bool, typer.Option("--force", help="Even if the image shows another class.")]
@@ -61,14 +61,14 @@ def list_supports(context: typer.Context, data: Data = None, json: Json = False)
     if json:
         print_json({"model": str(context.obj), "supports": [asdict(info) for info in found]})
         return
-    table = Table("", "class", "training image", "evidence", "strongest in", "")
+    table = Table("", "name", "training image", "evidence", "strongest in", "")
     for info in found:
         other = info.truth is not None and info.label not in info.truth
         shows = [f"shows {', '.join(info.truth or [])}"] if other else []
         marks = ", ".join([*(["pinned"] if info.pinned else []), *shows])
         table.add_row(
             str(info.index),
-            info.label,
+            info.name,
             info.source,
             f"{info.evidence:.2f}",
             f"{info.strongest} answers",
@@ -83,7 +83,7 @@ def show(context: typer.Context, support: Which, data: Data = None, json: Json =
     from sic.supports import find_support
 
     clinic = _open(context, data)
-    index = find_support(clinic.examined.supports, support)
+    index = find_support(clinic.examined.supports, support, clinic.classes)
     info = clinic.list()[index]
     relying = clinic.relying_on(index)
     typical = [candidate for candidate in clinic.candidates(info.label) if not candidate.support]
@@ -99,7 +99,7 @@ def show(context: typer.Context, support: Which, data: Data = None, json: Json =
         return
     truth = "is not among the training images" if info.truth is None else f"shows {', '.join(info.truth)}"
     OUT.print(
-        f"Support {index}{' (pinned)' if info.pinned else ''} stands for {info.label}; {info.source} {truth}.\n"
+        f"{info.name}{' (pinned)' if info.pinned else ''} is support {index}; its image, {info.source}, {truth}.\n"
         f"It adds {info.evidence:.2f} to validation images of its class on average and is the strongest support of "
         f"{info.strongest} answers.",
     )
@@ -249,11 +249,11 @@ def check(
 
 def _edit(context: typer.Context, edit: "Edit", preview: bool, data: str | None, json: bool) -> None:
     from sic.directory import stamp
-    from sic.supports import is_number
+    from sic.supports import by_position
 
     clinic = _open(context, data)
     saved = stamp(context.obj)
-    if is_number(edit.support) and saved is not None and saved[1] > context.meta[STARTED]:
+    if by_position(edit.support) and saved is not None and saved[1] > context.meta[STARTED]:
         raise SicError(
             f"The supports of {context.obj} were edited while this command started, so numbers may have moved; name "
             "the support by its image, or look at the list again."

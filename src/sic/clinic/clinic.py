@@ -87,24 +87,24 @@ class Clinic:
 
         Args:
             label: The name of the class.
-            near: The support to compare with, by number or image; by default the mean latent of the images.
+            near: The support to compare with, by number, name or image; by default the mean latent of the images.
 
         Returns:
             Images that show this class alone, from the nearest to the farthest.
         """
-        support = None if near is None else find_support(self.examined.supports, near)
+        support = None if near is None else find_support(self.examined.supports, near, self.classes)
         return self.examined.candidates(class_index(self.classes, label), support)
 
     def relying_on(self, support: int | str) -> Sequence[Reliance]:
         """Find validation and test images that rely on a support (see `Predictions.relying_on`).
 
         Args:
-            support: Its number, or its image.
+            support: Its number, its name, or its image.
 
         Returns:
             The images, those with the most evidence first.
         """
-        return self.examined.relying_on(find_support(self.examined.supports, support))
+        return self.examined.relying_on(find_support(self.examined.supports, support, self.classes))
 
     def history(self) -> Sequence[Record]:
         """All edits.

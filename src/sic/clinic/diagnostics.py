@@ -13,7 +13,7 @@ from sic.clinic.examined import Examined
 from sic.clinic.findings import Commands, Finding
 from sic.clinic.pixels import background, negative_mass
 from sic.data.dataset import Progress
-from sic.supports import support_name
+from sic.supports import support_key
 
 NEIGHBOURS = 10
 """Training images that a support is compared with; fewer where its class has no more."""
@@ -75,7 +75,7 @@ def strangers(examined: Examined, commands: Commands) -> list[Finding]:
             Finding(
                 "A support of the wrong class" if truth != support.label else "A support among another class",
                 "serious",
-                f"Support {index} ({support.source}) stands for {examined.classes[support.label]}, but "
+                f"{examined.described(index)} stands for {examined.classes[support.label]}, but "
                 f"{' and '.join(reasons)}.",
                 _exchange(examined, commands, index),
                 [index],
@@ -97,15 +97,12 @@ def coinciding(examined: Examined, commands: Commands) -> list[Finding]:
     found = []
     for a, b in sorted(pairs, key=lambda pair: -overlap[pair[0], pair[1]].item()):
         share = overlap[a, b].item()
-        one, other = (
-            f"{index} ({examined.supports[index].source}, {examined.classes[examined.supports[index].label]})"
-            for index in (a, b)
-        )
+        one, other = examined.described(a), examined.described(b)
         found.append(
             Finding(
                 "Supports of two classes coincide",
                 "serious",
-                f"Supports {one} and {other} are nearly the same to the model: of the evidence that one gives, the "
+                f"{one} and {other} are nearly the same to the model: of the evidence that one gives, the "
                 f"other gives {share:.0%} as well.",
                 _exchange(examined, commands, min(a, b, key=lambda index: _typicality(examined, index))),
                 [a, b],
@@ -125,13 +122,12 @@ def identical(examined: Examined, commands: Commands) -> list[Finding]:
         if not pairs:
             continue
         members = sorted({index for pair in pairs for index in pair})
-        names = " and ".join(f"{index} ({examined.supports[index].source})" for index in members)
+        names = " and ".join(examined.described(index) for index in members)
         found.append(
             Finding(
                 "Supports that are the same",
                 "notice",
-                f"Supports {names} of {examined.classes[label]} are nearly identical to the model: they count one case "
-                f"{len(members)} times.",
+                f"{names} are nearly identical to the model: they count one case {len(members)} times.",
                 commands.supports("reselect", examined.classes[label]),
                 members,
                 [examined.supports[index].source for index in members],
@@ -157,7 +153,7 @@ def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
         shares = (mine / mine.sum(dim=1, keepdim=True).clamp_min(1e-12)).mean(dim=0).tolist()
         name, even, images = examined.classes[label], 1 / len(own), int(rows.sum())
         for index, share in zip(own, shares, strict=True):
-            who = f"Support {index} ({examined.supports[index].source})"
+            who = examined.described(index)
             numbers = {"mean_share": share, "even_share": even, "images": float(images)}
             if share > (1 + even) / 2:
                 sentence = (
@@ -167,7 +163,7 @@ def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
                 found.append(Finding("A support that dominates", "notice", sentence, command, [index], numbers=numbers))
             elif share < EVEN * even:
                 sentence = f"{who} gives only {share:.1%} of the evidence in {images} answers {name}: it never matters."
-                command = commands.supports("drop", support_name(examined.supports, index))
+                command = commands.supports("drop", support_key(examined.supports, index))
                 found.append(
                     Finding("A support that never matters", "notice", sentence, command, [index], numbers=numbers)
                 )
@@ -247,7 +243,7 @@ def _typicality(examined: Examined, index: int) -> float:
 def _exchange(examined: Examined, commands: Commands, index: int) -> str:
     """The most typical image of the class that is no support yet takes the support's place."""
     free = [one.id for one in examined.candidates(examined.supports[index].label) if not one.support]
-    name = support_name(examined.supports, index)
+    name = support_key(examined.supports, index)
     return commands.supports("replace", name, free[0]) if free else commands.supports("drop", name)
 
 

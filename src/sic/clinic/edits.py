@@ -95,7 +95,7 @@ def plan(
         own = [support for support in supports if support.label == label]
         return label, replaced(supports, label, [*own, Support(label, _image(edit, label, examined, images))])
     assert edit.support is not None
-    index = find_support(supports, edit.support)
+    index = find_support(supports, edit.support, examined.classes)
     support = supports[index]
     name = examined.classes[support.label]
     if edit.action == "drop":

@@ -12,7 +12,7 @@ from sic.latents import Latents
 from sic.methods import SIC
 from sic.model import Model
 from sic.predictions import Predictions
-from sic.supports import Support
+from sic.supports import Support, support_names
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class SupportInfo:
     """One support of the model as it is now."""
 
     index: int
+    name: str
+    """Its name for people: class and number, such as "Beagle #2"."""
     label: str
     source: str
     pinned: bool
@@ -84,6 +86,15 @@ class Examined:
         """Classes of the supports, S."""
         return torch.tensor([support.label for support in self.supports])
 
+    @property
+    def support_names(self) -> list[str]:
+        """The names of the supports for people."""
+        return support_names(self.supports, self.classes)
+
+    def described(self, index: int) -> str:
+        """A support in a sentence: its name and its image."""
+        return f"{self.support_names[index]} ({self.supports[index].source})"
+
     def embedded(self, split: str) -> Tensor:
         """Latents of a split, n×d."""
         return self.latents.of([sample.id for sample in self.splits[split]])
@@ -123,13 +134,14 @@ class Examined:
         if self.model.config.task == "single":  # a bird that lacks parts could be any of several: it tells nothing here
             shows &= shows.sum(dim=1, keepdim=True) == 1
         training = {sample.id: sample for sample in self.splits["train"]}
-        result = []
+        result, names = [], self.support_names
         for index, support in enumerate(self.supports):
             mine = evidence[shows[:, support.label], index]
             source = training.get(support.source)
             result.append(
                 SupportInfo(
                     index,
+                    names[index],
                     self.classes[support.label],
                     support.source,
                     support.pinned,

@@ -43,7 +43,7 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
             "Supports made of negative contributions",
             "serious" if 2 * len(over) > len(shares) else "notice",
             f"In {len(over)} of {len(shares)} supports more than {TOO_MUCH_NEGATIVE:.0%} of the contributions are "
-            f"negative (most in support {worst}, {examined.supports[worst].source}: {share:.0%}): the temperature of "
+            f"negative (most in {examined.described(worst)}: {share:.0%}): the temperature of "
             f"{temperature:g} was too small for this model to explain itself well.",
             commands.train(2 * temperature),
             [index for _, index in over],

@@ -10,7 +10,7 @@ from torch import Tensor
 from sic.explain.contributions import support_contributions
 from sic.methods import SIC, Answered, Classifier, Contributions
 from sic.predictions import THRESHOLD
-from sic.supports import Support
+from sic.supports import Support, support_names
 
 
 @dataclass
@@ -19,6 +19,8 @@ class SupportEvidence:
 
     index: int
     support: Support
+    name: str
+    """Its name for people, such as "Beagle #2" (`support_names`)."""
     evidence: float
     """What it adds to the logit, `sim(f⁺, v) / T`; for the NW-Head, to the probability."""
     evidence_map: Tensor | None
@@ -142,6 +144,7 @@ def explain_answers(
     ]
     flat = [[index for cases in each.values() for index in cases] for each in shown]
     images = answered.images
+    called = support_names(supports, names)
     own = dict(known or {})
     if isinstance(classifier, SIC):
         missing = {index for cases in flat for index in cases if index not in own}
@@ -158,6 +161,7 @@ def explain_answers(
                 SupportEvidence(
                     index,
                     supports[index],
+                    called[index],
                     evidence[n][index],
                     None if speaking is None else speaking[n, slots[index]],
                     own.get(index),

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
 from sic.explain.picture import colour_picture, over_white, signed
 from sic.explain.prose import answer, percent
-from sic.explain.render import case_name, span, steps, verdict
+from sic.explain.render import span, steps, verdict
 from sic.methods import Contributions
 
 BLUE, RED, GREY, INK = "#2c6fbb", "#c23b22", "#6b6b6b", "#222222"
@@ -118,7 +118,7 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
 
 
 def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
-    name = f"{case_name(case.index).capitalize()}: {_shorten(case.support.source)}\nadds {case.evidence:+.2f}"
+    name = f"{case.name}: {_shorten(case.support.source)}\nadds {case.evidence:+.2f}"
     if case.image is not None and case.own is None:  # a method without support contributions
         _picture(above, case.image.permute(1, 2, 0).cpu().numpy(), name)
         if case.support.box is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
 from sic.explain.picture import colour_picture, drawing_uri, over_white, signed
 from sic.explain.prose import answer, percent, within
-from sic.explain.render import case_name, outside_pixels, span, steps, verdict
+from sic.explain.render import outside_pixels, span, steps, verdict
 from sic.version import __version__
 
 if TYPE_CHECKING:
@@ -20,16 +20,14 @@ class CasePictures:
     """One case with its pictures as data URIs; None if the model does not keep its image."""
 
     index: int
+    name: str
+    """Its name for people, such as "Beagle #2"."""
     label: str
     """The name of its class."""
     source: str
     image: str | None
     colours: str | None
     """What the model remembers of it."""
-
-    @property
-    def name(self) -> str:
-        return case_name(self.index)
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def case_pictures(case: SupportEvidence, label: str) -> CasePictures:
     if case.image is not None and case.own is not None:
         image = drawing_uri(case.image.permute(1, 2, 0).float().cpu().numpy())
         colours = drawing_uri(over_white(colour_picture(case.own)))
-    return CasePictures(case.index, label, case.support.source, image, colours)
+    return CasePictures(case.index, case.name, label, case.support.source, image, colours)
 
 
 def shared_page(explanation: Explanation, model: str) -> str:

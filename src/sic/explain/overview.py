@@ -22,7 +22,7 @@ from sic.explain.latent_space import (
 from sic.explain.picture import rgba
 from sic.methods import SIC, Contributions
 from sic.predictions import Predictions
-from sic.supports import Support
+from sic.supports import Support, support_names
 
 Own = Callable[[Sequence[int]], Mapping[int, Contributions]]
 """Gives support contributions by support, of those whose image is kept."""
@@ -39,7 +39,8 @@ class SupportView:
     index: int
     support: Support
     name: str
-    """The name of its class."""
+    """Its name for people, such as "Beagle #2" (`support_names`)."""
+    class_name: str
     norm: float
     """`‖v‖`, which is also the sum of the map and the constant."""
     negative_mass: float | None
@@ -122,7 +123,8 @@ class Overview:
             "supports": [
                 {
                     "index": support.index,
-                    "class": support.name,
+                    "name": support.name,
+                    "class": support.class_name,
                     "source": support.source,
                     "norm": support.norm,
                     "negative_mass": support.negative_mass,
@@ -201,10 +203,14 @@ def _views(classifier: SIC, supports: Sequence[Support], classes: Sequence[str],
         for row, index in enumerate(chunk):
             drawn = maps[row].float().cpu().numpy()
             pictures[index] = shares[row], found[index].constant.item(), drawn, colours[row]
-    views = []
+    views, names = [], support_names(supports, classes)
     for index, support in enumerate(supports):
         share, constant, map_, colour = pictures.get(index, (None, None, None, None))
-        views.append(SupportView(index, support, classes[support.label], norms[index], share, constant, map_, colour))
+        views.append(
+            SupportView(
+                index, support, names[index], classes[support.label], norms[index], share, constant, map_, colour
+            )
+        )
     return views
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from sic.explain.contributions import negative_share
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
-from sic.explain.render import VISIBLE, case_name, outside_pixels
+from sic.explain.render import VISIBLE, outside_pixels
 from sic.methods import METHODS, Classifier
 
 HARDLY_ANY = 0.1
@@ -106,7 +106,7 @@ def _other_method(explained: ClassExplanation, kind: type[Classifier]) -> list[s
 
 
 def _named(case: SupportEvidence) -> str:
-    return f"{case.support.source} ({case_name(case.index)})"
+    return f"{case.support.source} ({case.name})"
 
 
 def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> list[str]:

@@ -18,15 +18,6 @@ VISIBLE = 0.005
 """The smallest value that two decimals show."""
 
 
-def case_name(support: int) -> str:
-    """The name of a case: its number among the model's supports, as in `sic supports` and in the HTTP API.
-
-    >>> case_name(7)
-    'case 7'
-    """
-    return f"case {support}"
-
-
 @dataclass(frozen=True)
 class Step:
     """One bar of the sum that leads to a score."""
@@ -63,7 +54,7 @@ def steps(explanation: Explanation, explained: ClassExplanation) -> list[Step]:
 def _summands(
     explanation: Explanation, explained: ClassExplanation
 ) -> Sequence[tuple[str, float, SupportEvidence | None]]:
-    cases = [(f"like {case_name(case.index)}", case.evidence, case) for case in explained.cases]
+    cases = [(f"like {case.name}", case.evidence, case) for case in explained.cases]
     kind = METHODS[explanation.method]
     if kind.besides_cases is not None:
         others = explained.logit - sum(case.evidence for case in explained.cases)
@@ -142,7 +133,7 @@ def _class_json(explanation: Explanation, explained: ClassExplanation, maps: boo
 def _case_json(case: SupportEvidence, maps: bool) -> dict[str, Any]:
     found = {
         "support": case.index,
-        "name": case_name(case.index),
+        "name": case.name,
         "source": case.support.source,
         "evidence": case.evidence,
         "shown": case.image is not None,

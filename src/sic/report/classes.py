@@ -53,6 +53,7 @@ def _card(view: SupportView) -> SupportCard:
     return SupportCard(
         view.index,
         view.name,
+        view.class_name,
         view.source,
         image,
         colours,

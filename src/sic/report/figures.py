@@ -14,7 +14,6 @@ from sic.evaluate.outputs import Watch
 from sic.explain import Overview
 from sic.explain.overview import SupportView
 from sic.explain.prose import percent
-from sic.explain.render import case_name
 from sic.report.classes import IN_A_TABLE, PALETTE, blue, support_colours, support_map
 from sic.report.page import Page
 
@@ -68,7 +67,7 @@ def support_sheet(overview: Overview, labels: Sequence[int]) -> Figure:
         for slot, view in enumerate(group):
             left = 1.25 + slot * (3 * PANEL + 0.25)
             share = "" if view.negative_mass is None else f", {percent(view.negative_mass)} negative"
-            title = f"{case_name(view.index).capitalize()}: {_end(view.source)}, ‖v‖ {view.norm:.2f}{share}"
+            title = f"{view.name}: {_end(view.source)}, ‖v‖ {view.norm:.2f}{share}"
             figure.text(left / width, (top + 0.05) / height, title, fontsize=6.5, color=GREY)
             for column, pixels in enumerate(_three(view)):
                 box = ((left + column * PANEL) / width, (top - PANEL) / height, 0.96 * PANEL / width, PANEL / height)
@@ -149,7 +148,8 @@ def projection(overview: Overview) -> Figure:
         axes.scatter([point.x for point in chosen], [point.y for point in chosen], c=colours, **style)
     for point in points:
         if point.support is not None:
-            axes.annotate(str(point.support), (point.x, point.y), (5, 5), textcoords="offset points", fontsize=7)
+            number = overview.supports[point.support].name.split()[-1]
+            axes.annotate(number, (point.x, point.y), (5, 5), textcoords="offset points", fontsize=7)
     if len(overview.classes) <= IN_A_TABLE:
         for label, name in enumerate(overview.classes):
             own = np.array([(point.x, point.y) for point in points if point.labels == (label,)]).reshape(-1, 2)

@@ -15,7 +15,7 @@ from sic.errors import SicError
 from sic.model import load
 from sic.serve.engine import Engine
 from sic.serve.limits import Refused
-from sic.supports import is_number
+from sic.supports import by_position, find_support
 
 SHOWN = 60
 """Candidates named at once."""
@@ -137,10 +137,16 @@ class ServedClinic:
 
     def _same(self, edit: Edit, source: str | None) -> None:
         """Numbers move when a support is dropped: whoever still looks at an old list must not hit another one."""
-        if not is_number(edit.support):
+        if edit.support is None or not by_position(edit.support):
             return
         if source is None and self._edited:
             raise Refused(409, "The supports have been edited, so numbers have moved; name the support by its image.")
-        supports, number = self.clinic.examined.supports, int(edit.support or 0)
-        if source is not None and (number >= len(supports) or supports[number].source != source):
-            raise Refused(409, "The supports have changed in the meantime; load the page again.")
+        if source is None:
+            return
+        examined, changed = self.clinic.examined, Refused(409, "The supports have changed; load the page again.")
+        try:
+            index = find_support(examined.supports, edit.support, examined.classes)
+        except SicError:
+            raise changed from None
+        if examined.supports[index].source != source:
+            raise changed

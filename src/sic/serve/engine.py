@@ -17,6 +17,7 @@ from sic.model import Model
 from sic.predictions import Predictions
 from sic.run import Run
 from sic.serve.limits import Refused
+from sic.supports import support_names
 
 MOST = 8
 """Classes explained at once."""
@@ -137,10 +138,12 @@ class Engine:
         return self.model.supports[index]
 
     def supports(self) -> list[dict[str, Any]]:
+        names = support_names(self.model.supports, self.model.classes)
         norms = self.classifier.support_vectors.norm(dim=1).tolist()
         return [
             {
                 "support": index,
+                "name": names[index],
                 "label": self.model.classes[support.label],
                 "source": support.source,
                 "shown": support.image is not None,

@@ -13,6 +13,7 @@ class Error(BaseModel):
 
 class Evidence(BaseModel):
     support: int = Field(description="The support's number.", examples=[7])
+    name: str = Field(description="Its name: class and number in the class.", examples=["bird 2 #2"])
     label: str = Field(description="Its class.", examples=["bird 2"])
     source: str = Field(description="The training image's id.", examples=["train/2/000214.png"])
     value: float = Field(description="What its similarity adds to the score of its class.", examples=[2.31])
@@ -36,7 +37,7 @@ class Predictions(BaseModel):
 
 class Case(BaseModel):
     support: int = Field(description="The support's number.", examples=[7])
-    name: str = Field(description="What figures and pages call it.", examples=["case 7"])
+    name: str = Field(description="Its name: class and number in the class.", examples=["bird 2 #2"])
     source: str = Field(examples=["train/2/000214.png"])
     evidence: float = Field(description="What its similarity adds to the score.", examples=[2.31])
     shown: bool = Field(description="Whether the model kept the support's image.")
@@ -47,7 +48,7 @@ class Case(BaseModel):
 
 
 class Step(BaseModel):
-    label: str = Field(examples=["like case 7"])
+    label: str = Field(examples=["like bird 2 #2"])
     value: float = Field(examples=[2.31])
     kind: Literal["start", "for", "against", "score"]
 
@@ -90,6 +91,7 @@ class Explanations(BaseModel):
 
 class Support(BaseModel):
     support: int = Field(examples=[7])
+    name: str = Field(description="Its name: class and number in the class.", examples=["bird 2 #2"])
     label: str = Field(examples=["bird 2"])
     source: str = Field(examples=["train/2/000214.png"])
     shown: bool = Field(description="Whether the model kept its image.")
@@ -164,10 +166,13 @@ class Description(BaseModel):
 class EditRequest(BaseModel):
     action: Action = Field(examples=["drop"])
     support: int | str | None = Field(
-        None, description="For all but add and reselect: the id of the support's image, or its number.", examples=[7]
+        None,
+        description="For all but add and reselect: the id of the support's image, its name, or its number.",
+        examples=[7],
     )
     source: str | None = Field(
-        None, description="With a number: the id of the support's image. The edit is refused if it is another by now."
+        None,
+        description="The id of the support's image. An edit by number or name is refused if it has changed.",
     )
     image: str | None = Field(None, description="replace, add: the id of the training image.")
     label: str | None = Field(None, description="add, reselect: the class.")

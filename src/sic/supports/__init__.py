@@ -1,6 +1,6 @@
 """Choosing, holding and editing the supports that a SIC model reasons with."""
 
-from sic.supports.edits import Action, Edit, find_support, is_number, replaced, support_name
+from sic.supports.edits import Action, Edit, by_position, find_support, replaced, support_key, support_names
 from sic.supports.select import Selection, room_for, select, select_class, select_how
 from sic.supports.store import Support, read_supports, remove_unlisted, support_files, write_supports
 
@@ -9,8 +9,8 @@ __all__ = [
     "Edit",
     "Selection",
     "Support",
+    "by_position",
     "find_support",
-    "is_number",
     "read_supports",
     "remove_unlisted",
     "replaced",
@@ -19,6 +19,7 @@ __all__ = [
     "select_class",
     "select_how",
     "support_files",
-    "support_name",
+    "support_key",
+    "support_names",
     "write_supports",
 ]

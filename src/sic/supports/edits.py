@@ -1,5 +1,7 @@
 """What can be done to a model's supports after training."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -10,6 +12,8 @@ from sic.supports.store import Support
 Action = Literal["drop", "add", "replace", "pin", "unpin", "reselect"]
 
 
+POSITION = re.compile(r"^\d+$| #\d+$")
+"""An index ("7") or a name ("Beagle #2")."""
 NEEDED = {"add": ("label", "image"), "replace": ("support", "image"), "reselect": ("label",)}
 """What must be said; for the other actions: which support."""
 
@@ -20,7 +24,7 @@ class Edit:
 
     action: Action
     support: int | str | None = None
-    """Its number in the list of supports, or its image's id."""
+    """Its number in the list of supports, its name ("Beagle #2"), or its image's id."""
     image: str | None = None
     """The training image that takes its place, or is added: id or path."""
     label: str | None = None
@@ -41,7 +45,7 @@ class Edit:
 
     @classmethod
     def drop(cls, support: int | str) -> "Edit":
-        """Remove a support, given by its number or its image's id."""
+        """Remove a support, given by its number, its name, or its image's id."""
         return cls("drop", support)
 
     @classmethod
@@ -76,29 +80,46 @@ def replaced(supports: Sequence[Support], label: int, others: Sequence[Support])
     return sorted([*kept, *others], key=lambda support: support.label)
 
 
-def support_name(supports: Sequence[Support], index: int) -> str:
-    """What a support is called in commands: the id of its image, which stays when numbers move. Its number where that
-    image stands for several classes."""
+def support_names(supports: Sequence[Support], classes: Sequence[str]) -> list[str]:
+    """The names of all supports for people: the class and the number in the class, from 1.
+
+    Figures, reports, pages and the terminal all use these names.
+
+    >>> support_names([Support(0, "a.png"), Support(1, "b.png"), Support(1, "c.png")], ["Basset", "Beagle"])
+    ['Basset #1', 'Beagle #1', 'Beagle #2']
+    """
+    seen: Counter[int] = Counter()
+    names = []
+    for support in supports:
+        seen[support.label] += 1
+        names.append(f"{classes[support.label]} #{seen[support.label]}")
+    return names
+
+
+def support_key(supports: Sequence[Support], index: int) -> str:
+    """How commands refer to a support: by the id of its image, which does not change when numbers do, or by its index
+    if the image is a support of several classes."""
     source = supports[index].source
     alone = sum(support.source == source for support in supports) == 1
     return source if alone and not source.isdecimal() else str(index)
 
 
-def is_number(which: int | str | None) -> bool:
-    """Whether a support is named by its number, which another edit may have given to another support."""
-    return isinstance(which, int) or (isinstance(which, str) and which.isdecimal())
+def by_position(which: int | str | None) -> bool:
+    """Whether a support is given by its index or its name, which an edit may pass on to another support."""
+    return isinstance(which, int) or (isinstance(which, str) and POSITION.search(which) is not None)
 
 
-def find_support(supports: Sequence[Support], which: int | str) -> int:
-    """The index of a support that is named by its number or by its image's id."""
-    if isinstance(which, str) and not is_number(which):
-        found = [index for index, support in enumerate(supports) if support.source == which]
-        if len(found) > 1:
-            raise SicError(f"{which} is a support of several classes; say its number: {' or '.join(map(str, found))}.")
-        if not found:
-            raise SicError(f"No support is {which!r}; `sic supports MODEL list` shows them.")
-        return found[0]
-    index = int(which)
-    if not 0 <= index < len(supports):
-        raise SicError(f"There is no support {index}; they are numbered 0 to {len(supports) - 1}.")
-    return index
+def find_support(supports: Sequence[Support], which: int | str, classes: Sequence[str]) -> int:
+    """The index of a support that is given by its index, its image's id, or its name (`support_names`)."""
+    if isinstance(which, int) or which.isdecimal():
+        index = int(which)
+        if not 0 <= index < len(supports):
+            raise SicError(f"There is no support {index}; they are numbered 0 to {len(supports) - 1}.")
+        return index
+    found = [index for index, support in enumerate(supports) if support.source == which]
+    found = found or [index for index, name in enumerate(support_names(supports, classes)) if name == which]
+    if len(found) > 1:
+        raise SicError(f"{which} is a support of several classes; give its number: {' or '.join(map(str, found))}.")
+    if not found:
+        raise SicError(f"No support is {which!r}; `sic supports MODEL list` shows them.")
+    return found[0]

@@ -27,9 +27,9 @@ function figures() {
 function card(one) {
   const picture = make("canvas", { "aria-hidden": "true" });
   const button = make("button", { type: "button", title: one.source, "data-support": one.support },
-    one.shown ? make("span", { className: "pair" }, make("img", { src: `/api/v1/supports/${one.support}/image`, alt: `Case of ${one.label}`, loading: "lazy" }), picture)
+    one.shown ? make("span", { className: "pair" }, make("img", { src: `/api/v1/supports/${one.support}/image`, alt: one.name, loading: "lazy" }), picture)
       : make("span", { textContent: "(its image was not kept) " }),
-    make("span", { textContent: short(one.source) }));
+    make("strong", { textContent: one.name }), make("span", { className: "soft", textContent: short(one.source) }));
   if (described.tests) button.addEventListener("click", () => openRelying(one, openTest));
   else button.disabled = true;
   if (one.shown) {
@@ -121,7 +121,7 @@ function plane(overview) {
     mark.setAttribute("class", isCase ? "case" : "image");
     mark.dataset.labels = JSON.stringify(point.labels);
     const title = document.createElementNS(SVG, "title");
-    title.textContent = `${isCase ? "Case of" : "Test image of"} ${point.labels.map((label) => overview.classes[label]).join(", ") || "none of the classes"}: ${point.id}`;
+    title.textContent = `${isCase ? `Case ${overview.supports[point.support].name}` : `Test image of ${point.labels.map((label) => overview.classes[label]).join(", ") || "none of the classes"}`}: ${point.id}`;
     mark.append(title);
     return mark;
   }));

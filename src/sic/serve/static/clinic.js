@@ -59,21 +59,21 @@ function supports() {
   const own = clinic.supports.filter((one) => one.label === byId("class").value);
   byId("supports").replaceChildren(...own.map((one) => {
     const action = (text, handler, properties = {}) => {
-      const button = make("button", { type: "button", textContent: text, "aria-label": `${text}: ${one.source}`, ...properties });
+      const button = make("button", { type: "button", textContent: text, "aria-label": `${text}: ${one.name}`, ...properties });
       button.addEventListener("click", handler);
       return button;
     };
     const edit = { support: one.index, source: one.source };
     const other = one.truth && !one.truth.includes(one.label) ? make("span", { className: "wrong", textContent: `Its label in the data is ${one.truth.join(", ")}.` }) : null;
     return make("li", { "data-support": one.index, "data-source": one.source },
-      one.shown ? make("img", { src: `/api/v1/supports/${one.index}/image?${encodeURIComponent(one.source)}`, alt: `Case ${one.source}` }) : make("span", { className: "soft", textContent: "Its image was not kept with the model." }),
-      make("strong", { textContent: one.source + (one.pinned ? " (kept for good)" : "") }), other,
+      one.shown ? make("img", { src: `/api/v1/supports/${one.index}/image?${encodeURIComponent(one.source)}`, alt: one.name }) : make("span", { className: "soft", textContent: "Its image was not kept with the model." }),
+      make("strong", { textContent: one.name + (one.pinned ? " (kept for good)" : "") }), make("span", { className: "soft", textContent: one.source }), other,
       make("span", { className: "soft", textContent: `adds ${signed(one.evidence)} to validation images of ${one.label} on average; the strongest case in ${one.strongest} answers` }),
       make("span", { className: "tools" },
-        action("Take out …", () => preview({ action: "drop", ...edit }, `Take out ${one.source}?`), { disabled: own.length === 1 }),
+        action("Take out …", () => preview({ action: "drop", ...edit }, `Take out ${one.name} (${one.source})?`), { disabled: own.length === 1 }),
         action("Replace …", () => pick(one)),
         action(one.pinned ? "Do not keep" : "Keep for good", () => apply({ action: one.pinned ? "unpin" : "pin", ...edit }, null)),
-        described.tests ? action("Which images rely on it?", () => openRelying({ support: one.index, source: one.source }, openTest)) : null));
+        described.tests ? action("Which images rely on it?", () => openRelying({ support: one.index, name: one.name }, openTest)) : null));
   }));
 }
 
@@ -152,14 +152,14 @@ async function pick(one) {
   clearMessage();
   try {
     const found = await get(`/api/v1/clinic/candidates?class=${encodeURIComponent(one.label)}&near=${one.index}`);
-    byId("pick-title").textContent = `Which image should replace ${one.source}?`;
+    byId("pick-title").textContent = `Which image should replace ${one.name} (${one.source})?`;
     byId("pick-words").textContent = `Training images that show only ${one.label}, the most similar to this case first` +
       (found.total > found.images.length ? ` (the first ${found.images.length} of ${found.total}).` : ".");
     byId("pick-list").replaceChildren(...found.images.filter((image) => !image.support).map((image) => {
       const button = make("button", { type: "button", "data-id": image.id }, make("img", { src: imageOf(image.id), alt: "", loading: "lazy" }), make("span", { textContent: short(image.id) }));
       button.addEventListener("click", () => {
         byId("pick").close();
-        preview({ action: "replace", support: one.index, source: one.source, image: image.id }, `Replace ${one.source} by ${image.id}?`);
+        preview({ action: "replace", support: one.index, source: one.source, image: image.id }, `Replace ${one.name} (${one.source}) by ${image.id}?`);
       });
       return make("li", {}, button);
     }));

@@ -22,7 +22,6 @@ export function percent(share) {
 }
 
 export const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
-export const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 export function fail(error) {
   const message = byId("message");

@@ -1,7 +1,7 @@
 // The reasons for one class: map, sum, cases.
 
 import { getBytes } from "/static/api.js";
-import { capital, make, percent, signed } from "/static/elements.js";
+import { make, percent, signed } from "/static/elements.js";
 import { drawPixels, drawScale, drawSigned, floats, inside, pixels, prepare, scaleEnd } from "/static/maps.js";
 import { stage } from "/static/region.js";
 
@@ -54,21 +54,20 @@ function steps(explained, bias) {
 
 /** One case: its image, what the model remembers of it, what it adds, and how much of that comes from the region. */
 function caseCard(one, size, relying) {
-  const name = capital(one.name);
   let latest;
   const share = make("span", {});
   const bar = make("div", { className: "share-bar", "aria-hidden": "true" }, share);
   const from = make("span", { className: "region number" });
   const picture = make("canvas", { role: "img", "aria-label": `What the model remembers of ${one.name}` });
   const shown = one.shown
-    ? make("div", { className: "pair" }, make("img", { src: `/api/v1/supports/${one.support}/image`, alt: `${name}: training image ${one.source}` }), picture)
+    ? make("div", { className: "pair" }, make("img", { src: `/api/v1/supports/${one.support}/image`, alt: `${one.name}: training image ${one.source}` }), picture)
     : make("p", { className: "missing", textContent: "Its image was not kept with the model." });
   const button = relying
     ? make("button", { type: "button", textContent: "Which test images rely on this?", "aria-label": `Which test images rely on ${one.name}, ${one.source}?` })
     : null;
   button?.addEventListener("click", () => relying(one));
   const box = make("li", { "data-support": one.support }, shown,
-    make("strong", {}, `${name} adds `, make("span", { className: "number", textContent: signed(one.evidence), "data-evidence": one.evidence })),
+    make("strong", {}, `${one.name} adds `, make("span", { className: "number", textContent: signed(one.evidence), "data-evidence": one.evidence })),
     make("span", { className: "soft", textContent: one.source, title: one.source }), bar, from, button);
 
   return {

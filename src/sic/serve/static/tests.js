@@ -41,10 +41,10 @@ export function startTests(tests, chosen) {
   byId("tests-on").addEventListener("click", () => { offset += PAGE; list(); });
 }
 
-/** The dialog "which test images rely on this?" for a support { support, source }. */
+/** The dialog "which test images rely on this?" for a support { support, name }. */
 export async function openRelying(one, chosen) {
   const dialog = byId("relying"), body = byId("relying-body");
-  byId("relying-title").textContent = `Which test images rely on ${one.source}?`;
+  byId("relying-title").textContent = `Which test images rely on ${one.name}?`;
   byId("relying-close").onclick = () => dialog.close();
   body.replaceChildren(make("p", { textContent: "Looking …", role: "status" }));
   dialog.showModal();
