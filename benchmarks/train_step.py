@@ -41,10 +41,9 @@ from torch import Tensor, nn
 from sic import backbones
 from sic.methods import SIC
 from sic.settings import Settings
-from sic.training.bank import SupportBank
+from sic.training.base import binary_loss
 from sic.training.batches import Batch
-from sic.training.losses import binary_loss
-from sic.training.sic import SICTraining
+from sic.training.sic import SICTraining, SupportBank
 from sic.training.trainer import worth_replaying
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

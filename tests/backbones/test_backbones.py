@@ -21,8 +21,8 @@ from torchvision import models
 
 from sic import backbones
 from sic.backbones import Backbone, registry
+from sic.backbones.networks import positions
 from sic.backbones.registry import Body, build
-from sic.backbones.vit import positions
 from sic.backbones.weights import Weights
 from sic.bcos import BcosConv2d, BcosLinear, Blur, Gate, antialias, explaining, fade, linear_maps, remove_biases
 from sic.errors import SicError

@@ -4,10 +4,25 @@ import itertools
 
 import pytest
 import torch
+from timm.layers import SEModule
 from torch import Tensor, nn
 from torch.autograd.functional import jacobian
+from torchvision.ops import SqueezeExcitation
 
-from sic.bcos import BcosConv2d, BcosLinear, bcos_similarity, encode_colours, explaining, fade, linear_maps
+from sic.bcos import (
+    BcosAttention,
+    BcosConv2d,
+    BcosLinear,
+    Gate,
+    GroupNorm,
+    bcos_similarity,
+    encode_colours,
+    explaining,
+    fade,
+    linear_maps,
+    remove_biases,
+)
+from sic.bcos.layers import Fading
 
 BS = (1, 1.5, 2, 3)
 CONVOLUTIONS = [
@@ -407,3 +422,115 @@ def test_float16_is_close_to_float32(b: float) -> None:
     got = layer.half()(x.half())
     assert got.isfinite().all()
     torch.testing.assert_close(got.float(), expected, rtol=0.02, atol=2)
+
+
+def network(bias: bool = True) -> nn.Module:
+    return nn.Sequential(
+        BcosConv2d(6, 4, 3, bias=bias),
+        nn.Sequential(GroupNorm(2, 4, bias=bias), nn.ReLU()),
+        BcosLinear(4, 4, bias=bias),
+        BcosAttention(4, 2, qkv_bias=bias, out_bias=bias),
+    )
+
+
+def test_layers_are_b_cos_unless_told_otherwise() -> None:
+    assert {layer.progress for layer in network().modules() if isinstance(layer, Fading)} == {1.0}
+
+
+def test_fading_reaches_every_layer() -> None:
+    net = network()
+    fade(net, 0.25)
+    assert [layer.progress for layer in net.modules() if isinstance(layer, Fading)] == [0.25] * 5
+    assert [layer.progress for layer in network().modules() if isinstance(layer, Fading)] == [1.0] * 5
+
+
+@pytest.mark.parametrize(("progress", "left"), [(0, 1.0), (0.25, 0.75), (1, 0.0)])
+def test_what_is_left_of_a_bias(progress: float, left: float) -> None:
+    layer, x, bias = Fading(), torch.randn(3, 5, 4), torch.randn(4)
+    layer.progress = progress
+    torch.testing.assert_close(layer.with_bias(x, bias), x + left * bias)
+    assert layer.with_bias(x, None) is x
+
+
+def test_nothing_is_left_for_a_constant_at_the_end() -> None:
+    x = torch.randn(3, 4)
+    assert Fading().with_bias(x, torch.randn(4)) is x
+
+
+def test_the_weights_of_a_faded_network_fit_one_without_biases() -> None:
+    faded, bare = network(), network(bias=False)
+    remove_biases(faded)
+    bare.load_state_dict(faded.state_dict())
+    x = torch.randn(2, 6, 3, 3)
+    assert torch.equal(bare[:2](x), faded[:2](x))
+    tokens = torch.randn(2, 5, 4)
+    assert torch.equal(bare[2:](tokens), faded[2:](tokens))
+
+
+GATES = {
+    "GELU": nn.GELU,
+    "SiLU": nn.SiLU,
+    "Hardswish": nn.Hardswish,
+    "ReLU6": lambda: nn.ReLU6(inplace=True),
+    "Tanh": nn.Tanh,
+    "ELU": nn.ELU,
+    "RMSNorm": lambda: nn.RMSNorm(3),
+    "SqueezeExcitation": lambda: SqueezeExcitation(4, 2),
+    "SEModule": lambda: SEModule(4, rd_channels=2),
+}
+
+
+@pytest.fixture(params=GATES)
+def module(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(0)
+    return GATES[request.param]().double()
+
+
+def data() -> Tensor:
+    torch.manual_seed(1)
+    return 3 * torch.randn(1, 4, 2, 3, dtype=torch.double)
+
+
+def test_a_gate_computes_what_its_module_computes(module: nn.Module) -> None:
+    expected = module(data())
+    assert torch.equal(Gate(module)(data()), expected)
+    with explaining():
+        torch.testing.assert_close(Gate(module)(data()), expected, rtol=1e-14, atol=1e-16)
+
+
+def test_the_factor_is_the_dynamic_weight(module: nn.Module) -> None:
+    x = data()
+    with explaining():
+        dynamic = jacobian(Gate(module), x).reshape(x.numel(), x.numel())
+    out = module(x.clone())
+    torch.testing.assert_close(dynamic, torch.diag((out / x).flatten()), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(dynamic @ x.flatten(), out.flatten(), rtol=1e-12, atol=1e-14)
+
+
+def test_training_sees_the_ordinary_gradient(module: nn.Module) -> None:
+    x = data()
+    ordinary = jacobian(lambda x: Gate(module)(x.clone()), x)
+    assert torch.equal(ordinary, jacobian(lambda x: module(x.clone()), x))
+    with explaining():
+        dynamic = jacobian(Gate(module), x)
+    assert not torch.allclose(ordinary, dynamic, atol=1e-3)
+
+
+def test_nothing_in_gives_nothing_out(module: nn.Module) -> None:
+    x = data()
+    x[0, 1] = 0
+    with explaining():
+        leaf = x.requires_grad_()
+        out = Gate(module)(leaf)
+        (weights,) = torch.autograd.grad(out.sum(), leaf)
+    assert (out[0, 1] == 0).all()
+    assert weights.isfinite().all()
+    assert (weights[0, 1] == 0).all()
+
+
+def test_a_module_that_works_in_place_does_not_spoil_the_explanation() -> None:
+    x = 10 * torch.randn(5)
+    before = x.clone()
+    with explaining():
+        torch.testing.assert_close(Gate(nn.ReLU6(inplace=True))(x), before.clamp(0, 6))
+    assert torch.equal(x, before)

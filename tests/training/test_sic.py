@@ -1,7 +1,21 @@
+"""The training of SIC: collapse, and the bank of latents."""
+
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sic.training.sic import FIRST_LOOK, LatentHealth, collapse, latent_health
+from sic.bcos import bcos_similarity
+from sic.data.dataset import Sample
+from sic.data.images import Preprocessing
+from sic.data.labels import targets
+from sic.directory import Config, build
+from sic.training.batches import Batch, support_candidates
+from sic.training.sic import FIRST_LOOK, LatentHealth, SICTraining, SupportBank, collapse, latent_health
+from tests.models import small_settings
 
 DEAD, SHORT, WELL = LatentHealth(0.8, 20.0), LatentHealth(0.1, 0.05), LatentHealth(0.02, 20.0)
 
@@ -59,3 +73,140 @@ def test_chance_level_alone_is_no_collapse() -> None:
 def test_latents_that_are_not_numbers_are_a_collapse() -> None:
     health = latent_health(np.full((4, 8), np.nan, np.float32))
     assert collapse(health, 1, 0.1, 0.1, 500) is not None
+
+
+PER_CLASS = 3
+# Five classes of 1, 2, 4, 12 and 30 images that have one label, in any order, and 11 with two.
+LABELS = [(c,) for c, size in enumerate((1, 2, 4, 12, 30)) for _ in range(size)] + [(0, 3)] * 11
+ORDER = torch.randperm(len(LABELS), generator=torch.Generator().manual_seed(1)).tolist()
+SAMPLES = [Sample(f"{i}", Path(f"{i}"), LABELS[i]) for i in ORDER]
+CANDIDATES = support_candidates(SAMPLES)
+
+
+def make(latent: int = 6) -> SupportBank:
+    latents = torch.rand(len(SAMPLES), latent, generator=torch.Generator().manual_seed(0))
+    return SupportBank(latents, CANDIDATES, PER_CLASS, seed=0)
+
+
+def queries(number: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(len(SAMPLES), generator=generator)[:number], torch.rand(number, 6, generator=generator)
+
+
+def direct(bank: SupportBank, rows: Tensor, latents: Tensor, step: int) -> Tensor:
+    """Evidence per class, N×C: one query, one class and one support at a time."""
+    random, exists = bank._random(PER_CLASS + 1, step)
+    result = torch.zeros(len(rows), len(CANDIDATES))
+    for i, row in enumerate(rows.tolist()):
+        for label in CANDIDATES:
+            vectors = [
+                latents[j]
+                for j, other in enumerate(rows.tolist())
+                if other != row and SAMPLES[other].labels == (label,)
+            ]
+            for other, there in zip(random[label].tolist(), exists[label].tolist(), strict=True):
+                if there and other not in rows.tolist():
+                    vectors.append(bank.latents[other])
+            for vector in vectors[:PER_CLASS]:
+                result[i, label] += bcos_similarity(latents[i][None], vector[None])[0, 0]
+    return result
+
+
+@pytest.mark.parametrize("number", [1, 7, 40, len(SAMPLES)])
+@pytest.mark.parametrize("step", [0, 1, 5])
+def test_evidence_is_that_of_the_direct_formula(number: int, step: int) -> None:
+    bank, (rows, latents) = make(), queries(number, step)
+    drawn = bank.draw(rows, latents, step)
+    evidence = bcos_similarity(latents, drawn.vectors).view(drawn.counts.shape)
+    assert torch.allclose((evidence * drawn.counts).sum(2), direct(bank, rows, latents, step), atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [1, 7, 40, len(SAMPLES)])
+def test_nobody_is_compared_with_their_own_image_and_everybody_with_as_many_as_there_are(number: int) -> None:
+    bank = make()
+    for step in range(20):
+        rows, latents = queries(number, step)
+        drawn = bank.draw(rows, latents, step)
+        for query, counts in zip(rows.tolist(), drawn.counts, strict=True):
+            for label, members in CANDIDATES.items():
+                used = drawn.rows[label][counts[label]].tolist()
+                others = set(members) - {query}
+                assert set(used) <= others  # which are images of that class and of no other
+                assert len(used) == len(set(used)) == min(PER_CLASS, len(others))
+
+
+def test_random_members_are_different_and_all_have_their_turn() -> None:
+    bank = make()
+    seen = torch.zeros(len(SAMPLES))
+    for step in range(600):
+        random, exists = bank._random(4, step)
+        assert exists.sum(1).tolist() == [1, 2, 4, 4, 4]
+        for label in range(5):
+            found = random[label][exists[label]]
+            assert len(found.unique()) == len(found)
+            seen[found] += 1
+    for label, members in CANDIDATES.items():
+        expected = 600 * min(4, len(members)) / len(members)
+        assert (seen[members] - expected).abs().max() < 5 * expected**0.5 + 1e-9, label
+    assert not seen[[i for i, sample in enumerate(SAMPLES) if len(sample.labels) > 1]].any()
+    assert torch.equal(bank._random(4, 7)[0], make()._random(4, 7)[0])
+    assert not torch.equal(bank._random(4, 7)[0], bank._random(4, 8)[0])
+
+
+def test_gradients_reach_queries_and_supports_of_the_batch_but_not_the_bank() -> None:
+    bank = make()
+    rows = torch.tensor([CANDIDATES[4][0], CANDIDATES[4][1], CANDIDATES[3][0]])
+    latents = torch.rand(3, 6, requires_grad=True)
+    drawn = bank.draw(rows, latents, 0)
+    evidence = bcos_similarity(latents, drawn.vectors).view(drawn.counts.shape) * drawn.counts
+    evidence[0, 4].sum().backward()
+    assert latents.grad is not None
+    assert latents.grad[0].any() and latents.grad[1].any() and not latents.grad[2].any()
+    assert not bank.latents.requires_grad
+    bank.remember(rows, latents)
+    assert torch.equal(bank.latents[rows], latents) and not bank.latents.requires_grad
+
+
+def test_nothing_waits_for_the_device() -> None:
+    """Tensors without contents: whoever asks for a number in them, or for a shape that depends on it, fails."""
+    bank, (rows, latents) = make(), queries(9, 0)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        drawn = bank.draw(mode.from_tensor(rows), mode.from_tensor(latents), 0)
+        assert drawn.vectors.shape == (5 * 4, 6) and drawn.counts.shape == (9, 5, 4)
+
+
+def module(classes: int, source: str, form: str = "bcos") -> SICTraining:
+    """Four images of each class."""
+    preprocessing = Preprocessing(16, 16)
+    recipe = "bcosify" if form == "bcosified" else "scratch"
+    settings = small_settings(size=16, resize=16, lr=1e-3, recipe=recipe, form=form, latent=6, support_source=source)
+    names = [str(c) for c in range(classes)]
+    config = Config("resnet_tiny", names, "single", preprocessing, 3, 1.0, latent=6, form=form)  # type: ignore[arg-type]
+    classifier = build(config, 3 * classes, biases=form == "bcosified", measure=False)
+    candidates = {c: list(range(4 * c, 4 * c + 4)) for c in range(classes)}
+    made = SICTraining(classifier, settings, candidates, False)  # type: ignore[arg-type]
+    made.steps_per_epoch = 4
+    return made
+
+
+@pytest.mark.parametrize("form", ["bcos", "bcosified"])
+def test_a_step_embeds_its_queries_whatever_the_number_of_classes(form: str) -> None:
+    for classes in (3, 40):
+        made = module(classes, "bank", form)
+        assert not made.draws_supports and module(classes, "exact").draws_supports
+        made.bank = SupportBank(torch.rand(4 * classes, 6), made.candidates, 3, 0)
+        before = made.bank.latents.clone()
+        rows = torch.tensor([0, 1, 4, 9, 11])
+        samples = [Sample(str(r), Path(str(r)), (r // 4,)) for r in rows.tolist()]
+        empty = torch.zeros(0, 3, 16, 16, dtype=torch.uint8)
+        pixels = torch.randint(256, (5, 3, 16, 16), dtype=torch.uint8)
+        none = torch.zeros(0, classes), torch.zeros(0, dtype=torch.long)
+        embedded: list[int] = []
+        made.classifier.backbone.register_forward_hook(lambda _, images, __, n=embedded: n.append(len(images[0])))
+        loss = made.training_step(Batch(pixels, None, rows, targets(samples, classes), empty, *none), 1)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert embedded == [5]
+        assert (made.guide is not None) == (form == "bcos")
+        assert made.guide is None or made.guide.head.weight.grad is not None
+        changed = (made.bank.latents != before).any(dim=1).nonzero()[:, 0]
+        assert changed.tolist() == rows.tolist()

@@ -21,8 +21,7 @@ from sic.data.images import Preprocessing
 from sic.data.labels import targets
 from sic.data.transforms import TrainingTransform
 from sic.machines import Machines
-from sic.training.batches import TrainingBatches, Views, support_candidates
-from sic.training.ranks import Share, gathered
+from sic.training.batches import Share, TrainingBatches, Views, gathered, support_candidates
 from tests.training.test_batches import SAMPLES
 from tests.waiting import LONG, wait_until
 

@@ -133,7 +133,7 @@ def build(name: str) -> Body:
     require(name)
     if name in _builders:
         return _builders[name]()
-    from sic.backbones.from_timm import timm_body
+    from sic.backbones.libraries import timm_body
 
     return timm_body(name.removeprefix(TIMM))
 

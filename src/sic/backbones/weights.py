@@ -131,7 +131,7 @@ def loader(weights: str, backbone: str, form: Form, progress: Progress | None = 
     if weights not in PUBLISHED:
         return Weights(read_state(Path(weights)), weights, converted=form == "bcos")
     if form != "bcos" and backbone.startswith(TIMM):
-        from sic.backbones.from_timm import timm_state
+        from sic.backbones.libraries import timm_state
 
         return Weights(timm_state(backbone.removeprefix(TIMM)), backbone)
     if form == "bcos":

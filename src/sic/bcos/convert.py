@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from sic.bcos.encoding import encode_colours
-from sic.bcos.explanation import constant_parameter
+from sic.bcos.explanation import constant_parameter, encode_colours
 from sic.bcos.linearity import culprits
 from sic.bcos.rules import Rules
 from sic.errors import SicError

@@ -129,3 +129,8 @@ def linear_maps(outputs: Tensor, trace: Trace, *, retain: bool = False, weights:
             share = share + (leaf.detach() * grad).reshape(share.shape[0], -1).sum(1)
         constants.append(share)
     return LinearMaps(torch.stack(kept, 1), torch.stack(maps, 1), torch.stack(constants, 1))
+
+
+def encode_colours(images: Tensor) -> Tensor:
+    """RGB in [0, 1], N×3×H×W → N×6×H×W; the point that explanations trace back to."""
+    return source(torch.cat([images, 1 - images], dim=1))

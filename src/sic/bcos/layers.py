@@ -1,4 +1,7 @@
-"""The B-cos unit `‖x‖ · |cos(x, ŵ)|^B · sgn cos(x, ŵ)` as a linear layer, a 2-D convolution and a plain function."""
+"""The B-cos unit `‖x‖ · |cos(x, ŵ)|^B · sgn cos(x, ŵ)` as a linear layer, a 2-D convolution and a plain function.
+
+Also here: what all layers that come from a conventional network share (`Fading`, `Gate`).
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +11,78 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sic.bcos.explanation import frozen
-from sic.bcos.fading import Fading
-from sic.bcos.wide import sum_of_squares, wide_type, widened
+from sic.bcos.explanation import constant, frozen, is_explaining
+
+
+def wide_type(x: Tensor) -> torch.dtype:
+    """What norms and variances of `x` are computed in."""
+    return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
+
+
+def widened(x: Tensor) -> Tensor:
+    return x.to(wide_type(x))
+
+
+def sum_of_squares(x: Tensor, dims: int | tuple[int, ...], *, keepdim: bool = False) -> Tensor:
+    """Over `dims`, in `wide_type`."""
+    if torch.compiler.is_compiling():  # which fuses all of this
+        return widened(x).square().sum(dims, keepdim=keepdim)
+    return torch.linalg.vector_norm(x, dim=dims, keepdim=keepdim, dtype=wide_type(x)).square()  # without a wide copy
+
+
+class Fading:
+    """A layer between conventional (`progress` 0: B = 1, full biases) and B-cos (1: B as given, no biases).
+
+    A bias does not depend on the input, so it explains nothing. Removing all biases of a pretrained network at once
+    destroys what it has learnt; fading lets it learn to do without them, step by step (Arya et al. 2024).
+
+    On the way, `progress` can be a tensor: its value may change without recompiling the layer.
+    """
+
+    progress: float | Tensor = 1.0
+
+    def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """`x` plus the part of a bias that is left; the bias broadcasts against one element of the batch."""
+        if bias is None or (not isinstance(self.progress, Tensor) and self.progress == 1):
+            return x
+        term = ((1 - self.progress) * bias).to(x.dtype)
+        return x + constant(term.reshape(1, *[1] * (x.dim() - 1 - term.dim()), *term.shape), x.shape[0])
+
+
+def fade(module: nn.Module, progress: float | Tensor) -> None:
+    """Set how far every layer of `module` has come, from 0 (conventional) to 1 (B-cos)."""
+    for layer in module.modules():
+        if isinstance(layer, Fading):
+            layer.progress = progress
+
+
+def remove_biases(module: nn.Module) -> None:
+    """Remove the biases of every layer of `module`, which have faded: it becomes the network built without any."""
+    fade(module, 1.0)
+    for layer in module.modules():
+        if isinstance(layer, Fading) and isinstance(layer, nn.Module) and getattr(layer, "bias", None) is not None:
+            layer.register_parameter("bias", None)
+            layer._buffers.pop("running_mean", None)  # of batch norms: it only shifts
+
+
+class Gate(nn.Module):
+    """A module whose output is its input times something, element by element: GELU, squeeze-and-excitation, RMS norm.
+
+    It computes exactly what the module computes; while explaining, the factor counts as part of the dynamic weight.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not is_explaining():
+            return self.module(x)
+        with torch.no_grad():
+            out = self.module(x.clone())  # it may work in place
+            factor = torch.where(x == 0, 0, out / x)
+        return x * factor
+
 
 EPS = 1e-6
 """Added to squared patch norms, as in B-cos v2, so that an all-zero patch gives zero and a finite gradient."""

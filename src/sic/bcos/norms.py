@@ -1,18 +1,46 @@
 """Norms without a bias. Their statistics are part of the dynamic weight: constants while explaining.
 
 Batch norm is uncentred, as in B-cos v2: a running mean is an input-independent term, so it is not subtracted. The
-norms of single images keep their centring, because an image's own mean is linear in the image.
+norms of single images keep their centring, because the mean of an image is linear in the image.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from sic.bcos.explanation import frozen
-from sic.bcos.fading import Fading
-from sic.bcos.processes import mean_of_all, processes
-from sic.bcos.wide import sum_of_squares, wide_type, widened
+from sic.bcos.layers import Fading, sum_of_squares, wide_type, widened
+
+
+def processes() -> int:
+    """How many train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def mean_of_all(means: Tensor, images: int) -> Tensor:
+    """Means over the `images` of this process, a vector → over those of all processes that train together."""
+    sums = _SumOfAll.apply(torch.cat([means, means.new_ones(1)]) * images)
+    return sums[:-1] / sums[-1]
+
+
+class _SumOfAll(torch.autograd.Function):
+    """What one process puts in changes the outputs of all, so their gradients are summed as well."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:  # type: ignore[override]
+        total = part.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
 
 
 class BatchNormUncentred2d(Fading, nn.Module):

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sic.bcos.attention import BcosAttention, BcosMultiheadAttention
-from sic.bcos.gate import Gate
-from sic.bcos.layers import BcosConv2d, BcosLinear
+from sic.bcos.layers import BcosConv2d, BcosLinear, Gate
 from sic.bcos.norms import BatchNormUncentred2d, GroupNorm, LayerNorm, LayerNorm2d
 
 KEPT = {

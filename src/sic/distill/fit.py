@@ -23,7 +23,7 @@ from sic.distill.student import CALIBRATION, Student, compare
 from sic.distill.teacher import Lesson, Teacher
 from sic.errors import SicError
 from sic.machines import Machines
-from sic.training.checkpoints import WholeCheckpoints
+from sic.training.history import WholeCheckpoints
 from sic.training.trainer import quiet_lightning
 
 CHECKPOINT = "last.ckpt"

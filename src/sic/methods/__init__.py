@@ -4,8 +4,7 @@ from sic.errors import SicError
 from sic.methods.bagnet import BagNet
 from sic.methods.bcos import Bcos
 from sic.methods.blackbox import BlackBox
-from sic.methods.comparing import Comparing
-from sic.methods.contract import LOSSES, Answered, Classifier, Contributions, odds, opacity, probabilities
+from sic.methods.contract import LOSSES, Answered, Classifier, Comparing, Contributions, odds, opacity, probabilities
 from sic.methods.nwhead import NWHead
 from sic.methods.protopnet import ProtoPNet
 from sic.methods.sic import SIC

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sic.backbones import Backbone
-from sic.backbones.bagnet import STRIDE
+from sic.backbones.networks import STRIDE
 from sic.errors import SicError
 from sic.methods.contract import Classifier, Contributions, as_columns, without_weights
 from sic.settings import Loss

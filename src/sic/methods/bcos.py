@@ -6,8 +6,7 @@ from torch import Tensor
 
 from sic.backbones import Backbone
 from sic.bcos import BcosLinear
-from sic.methods.contract import Answered, Classifier, Contributions, as_columns
-from sic.methods.linear import Traced
+from sic.methods.contract import Answered, Classifier, Contributions, Traced, as_columns
 from sic.settings import Loss
 
 

@@ -1,7 +1,7 @@
-"""What every method offers: logits, and contributions that say where they come from."""
+"""The contract of all methods: logits, and contributions that explain them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sic.backbones import Backbone
+from sic.bcos import explaining, linear_maps
 from sic.errors import SicError
 from sic.settings import Form, Loss, RecipeName
 
@@ -219,3 +220,72 @@ def probabilities(logits: Tensor, loss: Loss) -> Tensor:
 def odds(probabilities: Tensor) -> Tensor:
     """`log p / (1 - p)`, in which 0 means 50 % whatever the probabilities were made of."""
     return torch.logit(probabilities.double(), eps=1e-12).float()
+
+
+class Traced:
+    """One forward pass of B-cos layers, N×d features, from which any number of outputs can be traced back.
+
+    Holds what backward passes need: let go of it when the last output is explained.
+    """
+
+    def __init__(self, features: Callable[[], Tensor]) -> None:
+        with explaining() as self._trace:
+            self._features = features()
+        self.features = self._features.detach()
+
+    def contributions(
+        self, outputs: Callable[[Tensor], Tensor], bias: float = 0.0, weights: bool = True
+    ) -> Contributions:
+        """Contributions N×K to `outputs(features)`, N×K; `bias`: the constant in them.
+
+        A backward pass through the network for each output, but never more than there are features: outputs are linear
+        in these, so the maps of more outputs are sums of the features' own.
+        """
+        with explaining():
+            values = outputs(self._features)
+            if values.shape[1] <= self._features.shape[1]:
+                found = linear_maps(values, self._trace, retain=True, weights=weights)
+                maps, kept, constants = found.maps, found.weights, found.constants
+            else:
+                shares = torch.stack(
+                    [torch.autograd.grad(each.sum(), self._features, retain_graph=True)[0] for each in values.T], dim=1
+                )
+                found = linear_maps(self._features, self._trace, retain=True, weights=weights)
+                maps = torch.einsum("nkd,ndhw->nkhw", shares, found.maps)
+                kept = torch.einsum("nkd,ndchw->nkchw", shares, found.weights)
+                constants = torch.einsum("nkd,nd->nk", shares, found.constants)
+        return Contributions(maps, kept, values.detach(), constants + bias)
+
+
+class Comparing(Classifier):
+    """Holds its support vectors; who they are is the business of `sic.supports`."""
+
+    with_cases = True
+    fit_options: ClassVar[tuple[str, ...]] = ("supports_per_class", "keep_support_images", "inference_supports")
+    support_vectors: Tensor
+    support_classes: Tensor
+    encoder: nn.Module
+    """Images N×3×H×W → latents N×d; has the backbone."""
+
+    def __init__(self, backbone: Backbone, classes: int, supports: int, latent: int, loss: Loss) -> None:
+        """`supports`: how many there are in all (classes with few images have fewer than the others)."""
+        super().__init__(backbone, classes, loss)
+        self.register_buffer("support_vectors", torch.zeros(supports, latent))
+        self.register_buffer("support_classes", torch.zeros(supports, dtype=torch.long))
+
+    @property
+    def backbone(self) -> Backbone:  # type: ignore[override]
+        backbone = self.encoder.backbone
+        assert isinstance(backbone, Backbone)
+        return backbone
+
+    @property
+    def case_classes(self) -> list[int]:
+        return self.support_classes.tolist()
+
+    def set_supports(self, vectors: Tensor, classes: Tensor) -> None:
+        """Reason with these: S×d latents and S class indices, S as announced."""
+        if vectors.shape != self.support_vectors.shape:
+            raise ValueError(f"{tuple(vectors.shape)} vectors for {tuple(self.support_vectors.shape)} supports")
+        self.support_vectors.copy_(vectors.detach())
+        self.support_classes.copy_(classes)

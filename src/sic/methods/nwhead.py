@@ -4,9 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from sic.backbones import Backbone
-from sic.methods.comparing import Comparing
-from sic.methods.contract import Contributions, as_columns, without_weights
-from sic.methods.posthoc import gradients, input_x_gradient
+from sic.methods.blackbox import gradients, input_x_gradient
+from sic.methods.contract import Comparing, Contributions, as_columns, without_weights
 from sic.settings import Loss
 
 NOTHING = -1e4

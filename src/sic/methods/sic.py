@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 from sic.backbones import Backbone
 from sic.bcos import BcosLinear, bcos_similarity
-from sic.methods.comparing import Comparing
-from sic.methods.contract import Answered, Contributions, as_columns
-from sic.methods.linear import Traced
+from sic.methods.contract import Answered, Comparing, Contributions, Traced, as_columns
 from sic.settings import Loss
 
 Outputs = Callable[[Tensor], Tensor]

@@ -7,14 +7,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sic.bcos.processes import processes
+from sic.bcos.norms import processes
 from sic.errors import SicError
 from sic.methods import Comparing, NWHead
 from sic.settings import Settings
 from sic.supports import Selection, room_for, select_how
 from sic.training.base import Candidates, ChosenSupport, Training
-from sic.training.batches import Batch
-from sic.training.ranks import gathered
+from sic.training.batches import Batch, gathered
 
 
 class ComparingTraining(Training):

@@ -23,14 +23,12 @@ from sic.machines import Machines
 from sic.methods import SIC, Classifier, NWHead, ProtoPNet, method
 from sic.settings import Settings, check, flag, from_json, to_json
 from sic.supports import Support
-from sic.training.base import Training
-from sic.training.checkpoints import BEST, LAST, checkpoint_folder, read_checkpoint
+from sic.training.base import Training, positive_weights
 from sic.training.choose import loader_workers
 from sic.training.comparing import NWHeadTraining
 from sic.training.data import Images, TrainingData, gather
 from sic.training.frozen import fit_projection
-from sic.training.history import Reporter, Silent
-from sic.training.losses import positive_weights
+from sic.training.history import BEST, LAST, Reporter, Silent, checkpoint_folder, read_checkpoint
 from sic.training.protopnet import ProtoPNetTraining
 from sic.training.sic import SICTraining
 from sic.training.start import origin, published_weights, start_from

@@ -19,11 +19,18 @@ from sic.data.transforms import TrainingTransform
 from sic.errors import SicError
 from sic.machines import Machines
 from sic.training.base import Training
-from sic.training.batches import TrainingBatches, Views, training_loader, view_loader
-from sic.training.checkpoints import BEST, LAST, WholeCheckpoints, checkpoint_folder, starting_point
+from sic.training.batches import Share, TrainingBatches, Views, training_loader, view_loader
 from sic.training.data import TrainingData
-from sic.training.history import HISTORY, History, Reporter
-from sic.training.ranks import Share
+from sic.training.history import (
+    BEST,
+    HISTORY,
+    LAST,
+    History,
+    Reporter,
+    WholeCheckpoints,
+    checkpoint_folder,
+    starting_point,
+)
 
 WAITS_FOR_PYTHON = 300
 """Images of 224 px: a compiled step of fewer is over on a GPU before its kernels are launched (results/speed.json)."""

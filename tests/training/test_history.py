@@ -12,8 +12,7 @@ import torch
 import sic
 from sic.errors import SicError
 from sic.training import fit
-from sic.training.checkpoints import BEST, LAST, WholeCheckpoints, checkpoint_folder, read_checkpoint
-from sic.training.history import Silent
+from sic.training.history import BEST, LAST, Silent, WholeCheckpoints, checkpoint_folder, read_checkpoint
 from tests.training.test_fit import Interrupting, outputs, small
 
 
@@ -34,7 +33,7 @@ import os, pathlib, signal
 pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 import shutil
 shutil.move = shutil.copyfile = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-from sic.training.checkpoints import WholeCheckpoints
+from sic.training.history import WholeCheckpoints
 WholeCheckpoints().save_checkpoint({{"epoch": 2, "state_dict": {{}}}}, {str(file)!r})
 """
     environment = {**os.environ, "TMPDIR": "/dev/shm"} if Path("/dev/shm").is_dir() else None
