@@ -13,7 +13,7 @@ USES: dict[str, set[str]] = {
     "settings": {"errors"},
     "machines": set(),
     "files": {"errors"},
-    "checks": set(),
+    "checks": {"settings"},
     "manifest": {"errors"},
     "bcos": {"errors"},
     "backbones": {"bcos", "errors"},

@@ -8,24 +8,29 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
-LARGEST = {"size": 4096, "resize": 16_384, "latent": 65_536, "supports_per_class": 65_536, "neighbours": 2**31}
-"""Bounds of whole numbers, so that no configuration asks for more memory than a machine has."""
-ABOVE_ZERO = ("temperature", "b", "backbone_b", "size", "resize", "latent", "neighbours")
+from sic.settings import Network, table
+
+LARGEST = {"size": 4096, "resize": 16_384}
+"""Pixels of a picture's side, so that no configuration asks for more memory than a machine has. The sides that a fit
+takes are narrower."""
 
 
 def check_fields(content: Any) -> None:
-    """Raise ValueError where a field of a dataclass is of another type than it says, or not in its range."""
+    """Raise ValueError where a field of a dataclass is of another type than it says, or not in its range.
+
+    The ranges of settings are those of `sic.settings`.
+    """
     hints = get_type_hints(type(content))
     for field in fields(content):
-        value = getattr(content, field.name)
+        name, value = field.name, getattr(content, field.name)
         if is_dataclass(value):
             check_fields(value)
-        elif not _fits(value, hints[field.name]):
-            raise ValueError(f"{field.name} cannot be {_short(value)}")
-        elif field.name in LARGEST and value is not None and value > LARGEST[field.name]:
-            raise ValueError(f"{field.name} is more than {LARGEST[field.name]}")
-        elif field.name in ABOVE_ZERO and value is not None and value <= 0:
-            raise ValueError(f"{field.name} must be above 0, not {value}")
+        elif not _fits(value, hints[name]):
+            raise ValueError(f"{name} cannot be {_short(value)}")
+        elif name in LARGEST and not 0 < value <= LARGEST[name]:
+            raise ValueError(f"{name} must be from 1 to {LARGEST[name]}, not {value}")
+        elif fault := _fault(content, name):
+            raise ValueError(f"{name} {fault}")
 
 
 def check_classes(classes: list[str]) -> None:
@@ -39,6 +44,13 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise ValueError(f"{name} holds numbers that are not finite")
+
+
+def _fault(content: object, name: str) -> str | None:
+    """Why no run can have this value of a setting."""
+    value = getattr(content, name)
+    known = isinstance(content, Network) and name in table() and value is not None
+    return table()[name].fault(value) if known else None
 
 
 def _fits(value: object, kind: Any) -> bool:

@@ -81,33 +81,37 @@ class Option:
 
     def check(self, value: Any) -> None:
         """Refuse a value that no run can use."""
-        if self.choices and value not in self.choices:
-            raise SicError(f"{self.flag} must be one of {', '.join(self.choices)}, not {value!r}.")
-        if self.type is bool and not isinstance(value, bool):
-            raise SicError(f"{self.flag} is either on or off (True or False), not {value!r}.")
-        if self.type in (int, float):
-            self._check_number(value)
+        if fault := self.fault(value):
+            raise SicError(f"{self.flag} {fault}.")
 
-    def _check_number(self, value: Any) -> None:
-        kind = "a whole number" if self.type is int else "a number"
-        allowed = int if self.type is int else (int, float)
-        wanted = [kind]
-        if self.low is not None and self.high is not None:
-            wanted.append(f"from {self.low} to {self.high}")
-        elif self.low is not None:
-            wanted.append(f"from {self.low} up")
-        if self.above is not None:
-            wanted.append(f"above {self.above}")
-        good = (
-            isinstance(value, allowed)
+    def fault(self, value: Any) -> str | None:
+        """Why no run can use a value, as the rest of a sentence; None: it can."""
+        if self.choices and value not in self.choices:
+            return f"must be one of {', '.join(self.choices)}, not {value!r}"
+        if self.type is bool and not isinstance(value, bool):
+            return f"is either on or off (True or False), not {value!r}"
+        if self.type in (int, float) and not self._in_range(value):
+            return f"must be {self._range()}, not {value}"
+        return None
+
+    def _in_range(self, value: Any) -> bool:
+        return (
+            isinstance(value, int if self.type is int else (int, float))
             and not isinstance(value, bool)
             and math.isfinite(value)
             and (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
             and (self.above is None or value > self.above)
         )
-        if not good:
-            raise SicError(f"{self.flag} must be {' '.join(wanted)}, not {value}.")
+
+    def _range(self) -> str:
+        """The numbers that it takes, in words."""
+        words = ["a whole number" if self.type is int else "a number"]
+        if self.low is not None:
+            words.append(f"from {self.low} up" if self.high is None else f"from {self.low} to {self.high}")
+        if self.above is not None:
+            words.append(f"above {self.above}")
+        return " ".join(words)
 
 
 def setting(
@@ -144,8 +148,10 @@ class Network:
         "nearest",
         special=True,
     )
-    neighbours: int | None = setting("Use only this many nearest supports (nwhead).", None, low=1, special=True)
-    latent: int = setting("Size of the latent vectors.", 128, low=1, special=True, search=True)
+    neighbours: int | None = setting(
+        "Use only this many nearest supports (nwhead).", None, low=1, high=2**31, special=True
+    )
+    latent: int = setting("Size of the latent vectors.", 128, low=1, high=65_536, special=True, search=True)
     relu: bool = setting("Whether latents are non-negative (sic).", True, special=True)
     attribution: str | None = setting(
         "How to explain: input-x-gradient, integrated-gradients or grad-cam (blackbox); enlarged or box (protopnet).",
@@ -183,7 +189,13 @@ class Settings(Network):
     )
     batch_size: int = setting("Queries per step.", low=2)
     supports_per_class: int = setting(
-        "Supports (ProtoPNet: prototypes) per class.", 3, flags=("--supports",), low=1, special=True, search=True
+        "Supports (ProtoPNet: prototypes) per class.",
+        3,
+        flags=("--supports",),
+        low=1,
+        high=65_536,
+        special=True,
+        search=True,
     )
     support_source: SupportSource = setting(
         "Supports during training (sic): exact (random images, embedded in every step), bank (remembered latents: a "

@@ -17,7 +17,7 @@ from sic.methods import METHODS
 from sic.model import Model
 from sic.settings import RECIPES, Settings, from_json, table, to_json
 from sic.supports import Support
-from sic.training.choose import choose, loader_workers, meaningful, typical_size
+from sic.training.choose import choose, loader_workers, typical_size
 from sic.training.search import default_axes
 
 
@@ -240,7 +240,7 @@ def multi(folder: Path) -> ImageData:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("setting", VALUES)
 def test_a_setting_means_something_or_is_refused(tmp_path: Path, method: str, setting: str) -> None:
-    if meaningful(METHODS[method], setting):
+    if METHODS[method].uses(setting):
         assert getattr(chosen(data(tmp_path), method=method, **{setting: VALUES[setting]}), setting) == VALUES[setting]
     else:
         with pytest.raises(SicError, match=f"means nothing to --method {method}; leave it out"):

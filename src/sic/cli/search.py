@@ -71,7 +71,6 @@ def _begin(
     from sic.data.dataset import require_outside
     from sic.methods import method
     from sic.training import choose
-    from sic.training.choose import meaningful
     from sic.training.search import Search, default_axes, points_of
 
     found = Search(out, _is_running)
@@ -84,7 +83,7 @@ def _begin(
     settings, notes = choose(opened, settings_of_all)
     kind = method(settings.method)
     for name in wanted:
-        if not meaningful(kind, name):
+        if not kind.uses(name):
             raise SicError(f"{flag(name)} means nothing to --method {settings.method}; leave it out.")
     talker.say("Chosen: " + "; ".join(notes) + ".")
     images = {split: len(samples) for split, samples in opened.splits.items()}

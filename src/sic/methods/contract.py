@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sic.backbones import Backbone
 from sic.bcos import explaining, linear_maps
 from sic.errors import SicError
-from sic.settings import Form, Loss, RecipeName
+from sic.settings import Form, Loss, RecipeName, table
 
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 
@@ -145,6 +145,11 @@ class Classifier(nn.Module, ABC):
         if loss not in self.losses:
             raise SicError(f"{name} is trained with --loss {' or '.join(self.losses)}, not {loss}.")
         self.classes, self.loss = classes, loss
+
+    @classmethod
+    def uses(cls, setting: str) -> bool:
+        """Whether a setting of `sic.settings` means something to this method."""
+        return not table()[setting].special or setting in (*cls.options, *cls.fit_options)
 
     @property
     def case_classes(self) -> list[int]:

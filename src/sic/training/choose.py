@@ -2,22 +2,18 @@
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from sic import backbones
-from sic.backbones.distilled import is_distilled, read_distilled
-from sic.backbones.weights import PUBLISHED, published
-from sic.backbones.weights import check as check_weights
 from sic.data.dataset import ImageData, Task
 from sic.data.images import UnreadableImage, image_size
-from sic.directory import read_config
 from sic.errors import SicError
 from sic.methods import SIC, Classifier, method
-from sic.settings import RECIPES, Fit, Form, RecipeName, Settings, check, flag, table
+from sic.settings import RECIPES, Fit, RecipeName, Settings, check, flag, table
 from sic.training.presets import preset
+from sic.training.start import default_recipe, inherited, with_start
 
 WORTH_COMPILING = 250_000
 """Images of 224 px that a GPU must have before it. A ResNet50 was compiled in 137 s beside an H200, and an image then
@@ -44,15 +40,10 @@ def typical_size(data: ImageData, number: int = 64) -> int:
     return sorted(sides)[len(sides) // 2]
 
 
-def meaningful(kind: type[Classifier], name: str) -> bool:
-    """Whether a setting means something to a method."""
-    return not table()[name].special or name in (*kind.options, *kind.fit_options)
-
-
 def _check_method(said: dict[str, Any], kind: type[Classifier]) -> None:
     """Refuse what the method cannot do or has no use for; a wrong choice is named with the right ones."""
     for name in table():
-        if name in said and not meaningful(kind, name):
+        if name in said and not kind.uses(name):
             raise SicError(f"{flag(name)} means nothing to --method {kind.name}; leave it out.")
     if "ways" in said and said.get("support_source") != "n-way":
         raise SicError("--ways goes with --support-source n-way only; add that, or leave it out.")
@@ -91,56 +82,79 @@ def _method_defaults(said: dict[str, Any], kind: type[Classifier], task: Task) -
 
 
 def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) -> tuple[Settings, list[str]]:
-    """Settings for `data`: `said` wins (None means not said). Also returns the choices in words."""
+    """Choose the settings of a fit.
+
+    Args:
+        data: The images to train on.
+        said: Settings that the user gives; they win. None counts as not given.
+        gpu: Whether there is a GPU; by default, look.
+
+    Returns:
+        The settings, and the choices in words.
+    """
     gpu = torch.cuda.is_available() if gpu is None else gpu
     said = {name: value for name, value in said.items() if value is not None}
     check(said)
     if "backbone" in said:
         backbones.require(said["backbone"])
     notes: list[str] = []
-    if "preset" in said:
-        start = preset(said["preset"])
-        notes.append(f"preset {said['preset']} ({start.data}; the paper reports {start.reported}; from {start.source})")
-        if said.setdefault("method", start.method) != start.method:
-            raise SicError(f"--preset {said['preset']} is for --method {start.method}, not {said['method']}.")
-        said = {**start.settings(), **_inherited(said, method(said["method"])), **said}
+    said = _with_preset(said, notes)
     kind = method(said.get("method", "sic"))
     _check_method(said, kind)
     given = set(said)
     if "weights" in said:
-        said = _with_start(said, kind, notes)
+        said = with_start(said, kind, notes)
     said = {**_method_defaults(said, kind, data.task), **said}
-    recipe_name: RecipeName = said.get("recipe") or _recipe(said)
-    recipe = RECIPES[recipe_name]
-    if recipe_name == "frozen":
+    recipe: RecipeName = said.get("recipe") or default_recipe(said)
+    if recipe == "frozen":
         _check_frozen(said, given, kind)
-    number = len(data.splits["train"])
-    if data.layout == RENDERED and recipe_name == "paper":
+    if data.layout == RENDERED and recipe == "paper":
         said = {**PAPER_ON_BIRDS, **said}
-    view = _view(data, said, recipe_name, gpu, notes)
-    backbone = said.get("backbone")
+    view = _view(data, said, recipe, gpu, notes)
+    settings = Settings(**{**_defaults(data, said, kind, recipe, view["size"], notes), **said, **view})
+    return _completed(settings, said, data, kind, gpu, notes), notes
+
+
+def _with_preset(said: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The user's settings on top of those of the preset that they name."""
+    if "preset" not in said:
+        return said
+    start = preset(said["preset"])
+    notes.append(f"preset {said['preset']} ({start.data}; the paper reports {start.reported}; from {start.source})")
+    if said.setdefault("method", start.method) != start.method:
+        raise SicError(f"--preset {said['preset']} is for --method {start.method}, not {said['method']}.")
+    return {**start.settings(), **inherited(said, method(said["method"])), **said}
+
+
+def _defaults(
+    data: ImageData, said: dict[str, Any], kind: type[Classifier], name: RecipeName, size: int, notes: list[str]
+) -> dict[str, Any]:
+    """The settings that suit the number and the size of the images, where the user says nothing."""
+    recipe, number, backbone = RECIPES[name], len(data.splits["train"]), said.get("backbone")
     if backbone is None:
-        backbone = kind.backbones[0] if kind.backbones else "resnet_small" if view["size"] <= 128 else "resnet18"
-        notes.append(f"backbone {backbone} (suits {view['size']} px)")
-    largest_batch = number if recipe_name == "frozen" else number // 8
-    batch = said.get("batch_size") or min(recipe.batch_size, max(8, largest_batch))
-    epochs = said.get("epochs")
-    if epochs is None and recipe_name == "frozen":
-        epochs = 1
-    elif epochs is None:
+        backbone = kind.backbones[0] if kind.backbones else "resnet_small" if size <= 128 else "resnet18"
+        notes.append(f"backbone {backbone} (suits {size} px)")
+    batch = said.get("batch_size") or min(recipe.batch_size, max(8, number if name == "frozen" else number // 8))
+    epochs = said.get("epochs") or (1 if name == "frozen" else None)
+    if epochs is None:
         # About 1,500 steps teach a small network; more data needs fewer passes.
         epochs = min(100, max(20, round(1500 * batch / number)))
         notes.append(f"{epochs} epochs of {number} training images")
-    chosen: dict[str, Any] = {
+    return {
         "backbone": backbone,
         "epochs": epochs,
         "lr": recipe.lr,
-        "temperature": kind.temperatures.get(recipe_name, 1.0),
+        "temperature": kind.temperatures.get(name, 1.0),
         "batch_size": batch,
-        "recipe": recipe_name,
+        "recipe": name,
         "augmentation": recipe.augmentation,
     }
-    settings = Settings(**{**chosen, **said, **view})
+
+
+def _completed(
+    settings: Settings, said: dict[str, Any], data: ImageData, kind: type[Classifier], gpu: bool, notes: list[str]
+) -> Settings:
+    """The settings with what follows from several of them; refuses those that contradict each other."""
     if settings.fading:
         notes.append(
             f"biases fade over the first {settings.fading:.0%} of the steps; `sic distill` converts a conventional "
@@ -150,20 +164,22 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         raise SicError(
             f"--check-every {settings.check_every} must divide --epochs {settings.epochs}: the last epoch is checked."
         )
+    classes, number = len(data.classes), len(data.splits["train"])
     if settings.support_source == "n-way" and settings.ways is None:
-        settings = replace(settings, ways=min(len(data.classes), 2 * settings.batch_size))
-        notes.append(f"{settings.ways} of {len(data.classes)} classes a step")
-    if gpu and "compiled" not in said and _work(settings, kind, number, len(data.classes)) >= WORTH_COMPILING:
+        settings = replace(settings, ways=min(classes, 2 * settings.batch_size))
+        notes.append(f"{settings.ways} of {classes} classes a step")
+    if gpu and "compiled" not in said and _work(settings, kind, number, classes) >= WORTH_COMPILING:
         settings = replace(settings, compiled=True)
         notes.append("the network is compiled first, which takes a minute or two (override with --no-compile)")
-    with_t = "temperature" in kind.options and recipe_name != "frozen"  # which chooses T itself
-    temperature = f"T = {settings.temperature:g}, " if with_t else ""
-    notes.append(f"recipe {recipe_name}: {temperature}learning rate {settings.lr:g}, batches of {settings.batch_size}")
-    if kind.collapses and recipe_name == "paper" and settings.weights is None:
+    with_t = "temperature" in kind.options and settings.recipe != "frozen"  # which chooses T itself
+    how = f"T = {settings.temperature:g}, " if with_t else ""
+    how += f"learning rate {settings.lr:g}, batches of {settings.batch_size}"
+    notes.append(f"recipe {settings.recipe}: {how}")
+    if kind.collapses and settings.recipe == "paper" and settings.weights is None:
         notes.append(
             "the paper's recipe without pretrained weights usually collapses; --recipe scratch is made for that"
         )
-    return settings, notes
+    return settings
 
 
 def _check_frozen(said: dict[str, Any], given: set[str], kind: type[Classifier]) -> None:
@@ -201,64 +217,6 @@ def _work(settings: Settings, kind: type[Classifier], number: int, classes: int)
     with_supports = kind.selections and settings.support_source != "bank"
     per_query = 1 + (supports / settings.batch_size if with_supports else 0)
     return settings.epochs * number * per_query * (settings.size / 224) ** 2
-
-
-def _recipe(said: dict[str, Any]) -> RecipeName:
-    if "weights" not in said:
-        return "scratch"
-    # A model of ours has been bcosified already.
-    return "bcosify" if said.get("form") == "bcosified" and not Path(said["weights"]).is_dir() else "paper"
-
-
-def _inherited(said: dict[str, Any], kind: type[Classifier]) -> dict[str, Any]:
-    """What a model of ours decides about the network that starts from it."""
-    if "weights" not in said or not Path(said["weights"]).is_dir():
-        return {}
-    folder = Path(said["weights"])
-    start, _ = read_config(folder)
-    if start.form not in kind.forms:
-        raise SicError(
-            f"{folder} has a {start.form} network, and --method {kind.name} needs a {' or '.join(kind.forms)} one; "
-            "start from another model, or leave --weights out."
-        )
-    names = ["backbone", "form", "antialiased", "b", "backbone_b"]
-    if start.method == kind.name:
-        names += ["latent", "temperature"]
-    network = {name: getattr(start, name) for name in names if meaningful(kind, name)}
-    return {**network, "size": start.preprocessing.size, "fit": start.preprocessing.fit}
-
-
-def _with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
-    """What the weights to start from decide: everything about the network where they are a model of ours."""
-    weights = said["weights"]
-    if Path(weights).is_dir():
-        said = {**_inherited(said, kind), **said}
-        with_t = f" with T = {said['temperature']:g}" if "temperature" in said else ""
-        notes.append(f"{said['backbone']} at {said['size']} px{with_t}, as in {weights}")
-        return said
-    if weights not in PUBLISHED and is_distilled(Path(weights)):
-        return _with_distilled(said, kind, notes)
-    backbone = said.get("backbone", kind.backbones[0] if kind.backbones else "resnet50")
-    native = weights in published(backbone, "bcos") or (weights not in PUBLISHED and not backbone.startswith("timm/"))
-    usual: Form = "bcos" if native else "bcosified"
-    form = said.get("form", usual if usual in kind.forms else kind.forms[0])
-    backbones.require(backbone)
-    check_weights(weights, backbone, form)
-    notes.append(f"a {form} {backbone} that starts from {weights}")
-    return {**said, "backbone": backbone, "form": form}
-
-
-def _with_distilled(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
-    """What a file of `sic distill` decides."""
-    backbone = read_distilled(Path(said["weights"])).backbone
-    if "bcosified" not in kind.forms:
-        raise SicError(f"{said['weights']} holds a B-cos network, which --method {kind.name} cannot use.")
-    if said.get("backbone", backbone) != backbone or said.get("form", "bcosified") != "bcosified":
-        raise SicError(f"{said['weights']} holds a bcosified {backbone}; leave out --backbone and --form.")
-    recipe = said.get("recipe", "frozen" if kind is SIC else "paper")
-    how = "stays as it is: only its projection is trained" if recipe == "frozen" else "is trained further"
-    notes.append(f"the {backbone} of {said['weights']} {how}")
-    return {**said, "backbone": backbone, "form": "bcosified", "recipe": recipe}
 
 
 def loader_workers(fits: int = 1) -> int:

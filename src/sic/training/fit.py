@@ -1,8 +1,8 @@
 """From labelled images to a model directory."""
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,14 +74,9 @@ def fit(
     workers = loader_workers() if workers is None else workers
     if not resume and machines.first and (folder / RUN).is_file():
         raise SicError(f"{folder} already holds a run; continue it with --resume, or choose another --out.")
-    if settings.hold_out and "val" in data.splits:
-        unseen = data.splits.get("test", []) + data.splits["val"]
-        data = replace(data, splits={"train": data.splits["train"], "test": unseen})
+    data = _held_out(data) if settings.hold_out else data
     _set_up_libraries(settings.seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    cache = folder / ("pixels.bin" if machines.first else f"pixels-{machines.rank}.bin")
-    cache.unlink(missing_ok=True)
-    try:
+    with _pixel_cache(folder, machines) as cache:
         load = published_weights(settings, reporter)
         images = gather(data, settings, cache, workers, reporter)
         _tell(data, settings, images, reporter)
@@ -99,15 +94,33 @@ def fit(
         if not machines.first:
             raise SystemExit(0)
         supports = _describe_supports(module, images.train, settings, data.classes)
-    finally:
-        cache.unlink(missing_ok=True)
-        with suppress(OSError):  # it is not empty
-            folder.rmdir()
     fitted = Fitted(_finished(module), config, supports, images.validation.samples, images.test)
     if measure is not None:
         config.figures = measure(fitted)
     directory.save(fitted.classifier, config, supports, folder)
     return fitted
+
+
+def _held_out(data: ImageData) -> ImageData:
+    """The data with its own validation images among the test images: no epoch is chosen on these."""
+    if "val" not in data.splits:
+        return data
+    unseen = data.splits.get("test", []) + data.splits["val"]
+    return replace(data, splits={"train": data.splits["train"], "test": unseen})
+
+
+@contextmanager
+def _pixel_cache(folder: Path, machines: Machines) -> Iterator[Path]:
+    """A file for the pixels of this process, in `folder`. It is removed in the end, and so is an empty folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cache = folder / ("pixels.bin" if machines.first else f"pixels-{machines.rank}.bin")
+    cache.unlink(missing_ok=True)
+    try:
+        yield cache
+    finally:
+        cache.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
 
 
 def _train(

@@ -1,14 +1,78 @@
-"""What a fit starts from: published weights, a file, or a model of ours."""
+"""Weights that a fit starts from: published ones, a file, or a model of ours. Here is what they decide about the
+settings, and how they get into the network."""
 
 from pathlib import Path
+from typing import Any
 
-from sic import directory
+from sic import backbones, directory
 from sic.backbones import Load
-from sic.backbones.weights import loader
+from sic.backbones.distilled import is_distilled, read_distilled
+from sic.backbones.weights import PUBLISHED, loader, published
+from sic.backbones.weights import check as check_weights
+from sic.directory import read_config
 from sic.errors import SicError
-from sic.methods import Classifier, Comparing
-from sic.settings import Settings
+from sic.methods import SIC, Classifier, Comparing
+from sic.settings import Form, RecipeName, Settings
 from sic.training.history import Reporter
+
+
+def default_recipe(said: dict[str, Any]) -> RecipeName:
+    """The recipe that suits the weights to start from."""
+    if "weights" not in said:
+        return "scratch"
+    # A model of ours has been bcosified already.
+    return "bcosify" if said.get("form") == "bcosified" and not Path(said["weights"]).is_dir() else "paper"
+
+
+def inherited(said: dict[str, Any], kind: type[Classifier]) -> dict[str, Any]:
+    """What a model of ours decides about the network that starts from it."""
+    if "weights" not in said or not Path(said["weights"]).is_dir():
+        return {}
+    folder = Path(said["weights"])
+    start, _ = read_config(folder)
+    if start.form not in kind.forms:
+        raise SicError(
+            f"{folder} has a {start.form} network, and --method {kind.name} needs a {' or '.join(kind.forms)} one; "
+            "start from another model, or leave --weights out."
+        )
+    names = ["backbone", "form", "antialiased", "b", "backbone_b"]
+    if start.method == kind.name:
+        names += ["latent", "temperature"]
+    network = {name: getattr(start, name) for name in names if kind.uses(name)}
+    return {**network, "size": start.preprocessing.size, "fit": start.preprocessing.fit}
+
+
+def with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
+    """What the weights to start from decide: everything about the network where they are a model of ours."""
+    weights = said["weights"]
+    if Path(weights).is_dir():
+        said = {**inherited(said, kind), **said}
+        with_t = f" with T = {said['temperature']:g}" if "temperature" in said else ""
+        notes.append(f"{said['backbone']} at {said['size']} px{with_t}, as in {weights}")
+        return said
+    if weights not in PUBLISHED and is_distilled(Path(weights)):
+        return _with_distilled(said, kind, notes)
+    backbone = said.get("backbone", kind.backbones[0] if kind.backbones else "resnet50")
+    native = weights in published(backbone, "bcos") or (weights not in PUBLISHED and not backbone.startswith("timm/"))
+    usual: Form = "bcos" if native else "bcosified"
+    form = said.get("form", usual if usual in kind.forms else kind.forms[0])
+    backbones.require(backbone)
+    check_weights(weights, backbone, form)
+    notes.append(f"a {form} {backbone} that starts from {weights}")
+    return {**said, "backbone": backbone, "form": form}
+
+
+def _with_distilled(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
+    """What a file of `sic distill` decides."""
+    backbone = read_distilled(Path(said["weights"])).backbone
+    if "bcosified" not in kind.forms:
+        raise SicError(f"{said['weights']} holds a B-cos network, which --method {kind.name} cannot use.")
+    if said.get("backbone", backbone) != backbone or said.get("form", "bcosified") != "bcosified":
+        raise SicError(f"{said['weights']} holds a bcosified {backbone}; leave out --backbone and --form.")
+    recipe = said.get("recipe", "frozen" if kind is SIC else "paper")
+    how = "stays as it is: only its projection is trained" if recipe == "frozen" else "is trained further"
+    notes.append(f"the {backbone} of {said['weights']} {how}")
+    return {**said, "backbone": backbone, "form": "bcosified", "recipe": recipe}
 
 
 def origin(weights: str | None) -> str | None:

@@ -48,6 +48,58 @@ def worth_replaying(images: int, size: int) -> bool:
     return images * (size / 224) ** 2 <= WAITS_FOR_PYTHON
 
 
+def lightning_trainer(folder: Path, machines: Machines, callbacks: Sequence[lightning.Callback], **options: Any) -> Any:
+    """A Lightning trainer as every training here uses it: silent, one process per device, bfloat16 on GPUs.
+
+    Args:
+        folder: Where relative files of the run belong.
+        machines: Devices and machines that train together.
+        callbacks: Such as `checkpoint`.
+        **options: Of `lightning.Trainer`, such as `max_epochs`.
+    """
+    gpu = torch.cuda.is_available()
+    return lightning.Trainer(
+        accelerator="gpu" if gpu else "cpu",
+        devices=machines.devices,
+        num_nodes=machines.nodes,
+        precision="bf16-mixed" if gpu else "32-true",
+        callbacks=list(callbacks),
+        plugins=[WholeCheckpoints()],
+        default_root_dir=folder,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
+
+
+def checkpoint(folder: Path, name: str, every: int, **monitored: Any) -> ModelCheckpoint:
+    """A callback that keeps one checkpoint, `folder/name.ckpt`, written after every so many epochs."""
+    return ModelCheckpoint(
+        dirpath=folder,
+        filename=name,
+        enable_version_counter=False,
+        save_on_train_epoch_end=True,
+        every_n_epochs=every,
+        **monitored,
+    )
+
+
+def run_trainer(trainer: Any, module: Any, *loaders: Any, start: Path | None = None) -> None:
+    """Train `module` on the first of the loaders and validate it on the second; go on from the checkpoint `start`.
+
+    Ctrl-C is a KeyboardInterrupt, and the end of another process a `LostProcess`.
+    """
+    try:
+        trainer.fit(module, *loaders, ckpt_path=start, weights_only=True)
+    except SystemExit:  # Lightning's answer to Ctrl-C
+        raise KeyboardInterrupt from None
+    except RuntimeError as error:
+        if trainer.world_size > 1 and lost(error):
+            raise LostProcess from None
+        raise
+
+
 def optimise(
     module: Training,
     data: TrainingData,
@@ -58,14 +110,52 @@ def optimise(
     machines: Machines,
 ) -> None:
     """Train `module`: checkpoints of the last and of the best epoch are in `folder`. `resume` continues from them."""
+    settings = module.settings
+    batches, embedded, validation = _loaded(module, data)
+    replayed = machines.processes == 1 and worth_replaying(batches.images, settings.size)
+    module.classifier.backbone.graphs = replayed
+    module.embedding = view_loader(embedded, workers)
+    checkpoints = checkpoint_folder(folder)
+    start, epochs_done = starting_point(checkpoints, reporter) if resume else (None, 0)
+    gpu = torch.cuda.is_available()
+    trainer = lightning_trainer(
+        folder,
+        machines,
+        [
+            SharingOut([batches, embedded, validation]),
+            History(folder / HISTORY, reporter),
+            checkpoint(checkpoints, BEST, settings.check_every, monitor="val_rank", mode="max"),
+            # After the best one, so that it knows which that is.
+            checkpoint(checkpoints, LAST, settings.check_every),
+        ],
+        max_epochs=settings.epochs,
+        check_val_every_n_epoch=settings.check_every,
+        strategy=strategy(module, machines, gpu),
+        sync_batchnorm=gpu and machines.processes > 1,
+        use_distributed_sampler=False,  # `SharingOut` shares batches and views out
+        # Looking for the fastest convolutions takes most of a minute: like compiling, it pays in long fits only.
+        benchmark=gpu and settings.compiled,
+        gradient_clip_val=settings.clip,
+        num_sanity_val_steps=0,
+    )
+    try:
+        loaders = training_loader(batches, workers, epochs_done), view_loader(validation, workers)
+        run_trainer(trainer, module, *loaders, start=start)
+    finally:
+        # Left to the garbage collector, its workers would not be told to end, and waited for: 5 seconds a fit.
+        del module.embedding
+
+
+def _loaded(module: Training, data: TrainingData) -> tuple[TrainingBatches, Views, Views]:
+    """The batches that `module` trains on, and the views of training and validation images that it looks at between
+    epochs."""
     settings, classes = module.settings, module.classifier.classes
     preprocessing = Preprocessing.of(settings)
-    train_targets = Targets(data.train.samples, classes)
-    gpu = torch.cuda.is_available()
+    targets = Targets(data.train.samples, classes)
     module.transform = TrainingTransform(settings.augmentation, preprocessing)
     batches = TrainingBatches(
         data.train,
-        train_targets,
+        targets,
         data.candidates if module.draws_supports else {0: [0]},  # which draws nothing, 0 of 1
         preprocessing,
         module.transform,
@@ -73,66 +163,11 @@ def optimise(
         settings.supports_per_class if module.draws_supports else 0,
         settings.seed,
         ways=settings.ways,
-        on_device=gpu,
+        on_device=torch.cuda.is_available(),
     )
     module.steps_per_epoch = len(batches)
-    replayed = machines.processes == 1 and worth_replaying(batches.images, preprocessing.size)
-    module.classifier.backbone.graphs = replayed
-    embedded = Views(data.train, train_targets, preprocessing)
-    module.embedding = view_loader(embedded, workers)
     validation = Views(data.validation, Targets(data.validation.samples, classes), preprocessing)
-    checkpoints = checkpoint_folder(folder)
-    start, epochs_done = starting_point(checkpoints, reporter) if resume else (None, 0)
-    common: dict[str, Any] = {
-        "dirpath": checkpoints,
-        "enable_version_counter": False,
-        "save_on_train_epoch_end": True,
-        "every_n_epochs": settings.check_every,
-    }
-    trainer = lightning.Trainer(
-        max_epochs=settings.epochs,
-        check_val_every_n_epoch=settings.check_every,
-        accelerator="gpu" if gpu else "cpu",
-        devices=machines.devices,
-        num_nodes=machines.nodes,
-        strategy=strategy(module, machines, gpu),
-        sync_batchnorm=gpu and machines.processes > 1,
-        use_distributed_sampler=False,  # batches and views are shared out by themselves
-        precision="bf16-mixed" if gpu else "32-true",
-        # Looking for the fastest convolutions takes most of a minute: as compiling, it pays in long fits only.
-        benchmark=gpu and settings.compiled,
-        gradient_clip_val=settings.clip,
-        callbacks=[
-            SharingOut([batches, embedded, validation]),
-            History(folder / HISTORY, reporter),
-            ModelCheckpoint(filename=BEST, monitor="val_rank", mode="max", **common),
-            # After the best one, so that it knows which that is.
-            ModelCheckpoint(filename=LAST, **common),
-        ],
-        plugins=[WholeCheckpoints()],
-        default_root_dir=folder,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    try:
-        trainer.fit(
-            module,
-            training_loader(batches, workers, epochs_done),
-            view_loader(validation, workers),
-            ckpt_path=start,
-            weights_only=True,
-        )
-    except SystemExit:  # Lightning's answer to Ctrl-C
-        raise KeyboardInterrupt from None
-    except RuntimeError as error:
-        if machines.processes > 1 and lost(error):
-            raise LostProcess from None
-        raise
-    finally:
-        # Left to the garbage collector, its workers would not be told to end, and waited for: 5 seconds a fit.
-        del module.embedding
+    return batches, Views(data.train, targets, preprocessing), validation
 
 
 class LostProcess(SicError):
