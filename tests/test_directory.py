@@ -217,6 +217,29 @@ def test_a_missing_key_is_named(copy: Path, key: str) -> None:
     assert "config.json is damaged" in words and key in words
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("latent", 0),
+        ("latent", 65_537),
+        ("b", 0.5),
+        ("temperature", 0),
+        ("supports_per_class", 10**6),
+        ("neighbours", 0),
+    ],
+)
+def test_a_setting_outside_of_its_range_is_named(copy: Path, key: str, value: float) -> None:
+    edit(copy, lambda content: content.update({key: value}))
+    words = sentence(copy)
+    assert "config.json is damaged" in words and f"{key} must be" in words
+
+
+@pytest.mark.parametrize(("size", "resize"), [(0, 40), (5000, 5000), (40, 20_000)])
+def test_a_side_that_no_picture_has(copy: Path, size: int, resize: int) -> None:
+    edit(copy, lambda content: content["preprocessing"].update(size=size, resize=resize))
+    assert "config.json is damaged" in sentence(copy)
+
+
 def test_a_preprocessing_that_is_unknown(copy: Path) -> None:
     edit(copy, lambda content: content["preprocessing"].update(sharpen=2))
     assert "config.json is damaged" in sentence(copy)
