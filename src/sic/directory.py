@@ -312,4 +312,4 @@ def read_run(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except ValueError as error:
-        raise SicError(f"{file} is damaged ({error}); start anew with another --out.") from None
+        raise SicError(f"{file} is damaged ({error}); start again with another --out.") from None

@@ -91,7 +91,7 @@ def fit(
     )
     if unreadable:
         raise SicError(
-            f"A held-out image in {opened.root} cannot be read any more: the model in {folder} is complete, "
+            f"A held-out image in {opened.root} can no longer be read: the model in {folder} is complete, "
             "but how good it is was not measured."
         )
     return Model(fitted.classifier, fitted.config, fitted.supports, folder)

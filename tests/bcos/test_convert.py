@@ -701,7 +701,7 @@ def test_what_is_computed_between_the_layers_is_measured() -> None:
     with pytest.raises(SicError) as caught:
         convert(original, "bcosified", example=photos(2, 12))
     assert str(caught.value) == (
-        "Sequential cannot be converted to B-cos: what it computes between its layers is not linear in its input for "
+        "Sequential cannot be converted to B-cos: the operations between its layers are not linear in the input for "
         "fixed scales, in 2 (ByHand)."
     )
 

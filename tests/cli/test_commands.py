@@ -44,7 +44,7 @@ def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
         said = sic.refuse("train", two, "--out", tmp_path / "out2", *flags)
         assert "should not have happened" not in said
         assert not (tmp_path / "out2").exists()  # a refused call leaves nothing in the way of the next
-    assert "--preset knows voc-densenet121" in sic.refuse("train", two, "--preset", "voc")
+    assert "choose one of voc-densenet121" in sic.refuse("train", two, "--preset", "voc")
     assert "inside the dataset" in sic.refuse("train", two, "--out", two / "model")
     (tmp_path / "a file").touch()
     assert "a file" in sic.refuse("train", two, "--out", tmp_path / "a file" / "model", "--epochs", 1)

@@ -67,5 +67,5 @@ def test_it_uses_what_it_can_and_says_what_it_skipped(sic: Sic, messy: Path, tmp
 def test_the_user_is_told(sic: Sic, messy: Path, tmp_path: Path) -> None:
     done = sic("train", messy, "--out", tmp_path / "m", "--epochs", 1, "--backbone", "resnet_tiny", "--size", 48)
     assert "Skipped bird 0/cut off.jpg: truncated file." in done.stderr
-    assert "only two has fewer images that can be supports (2) than wanted (3)." in done.stderr
+    assert "only two has 2 images that can be supports, fewer than the 3 requested." in done.stderr
     assert "Accuracy" in done.stdout

@@ -193,7 +193,7 @@ def test_commands_take_models_of_other_methods(folders: Path, tmp_path: Path) ->
         (("verify", model, folders), "trained with --method blackbox"),
         (
             ("train", folders, "--method", "nwhead", "--temperature", 2),
-            "--temperature means nothing to --method nwhead",
+            "--temperature does not apply to --method nwhead",
         ),
     ):
         assert sentence in str(run(*arguments).exception)

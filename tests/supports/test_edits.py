@@ -9,7 +9,7 @@ CLASSES = ["owl", "wren", "heron"]
 
 def test_an_edit_says_what_it_lacks() -> None:
     for wrong, words in (
-        ({"action": "shuffle"}, "no edit 'shuffle'; there are drop, add, replace, pin, unpin, reselect"),
+        ({"action": "shuffle"}, "no edit 'shuffle'; choose one of drop, add, replace, pin, unpin, reselect"),
         ({"action": "drop"}, "To drop, say which support"),
         ({"action": "replace", "support": 1}, "To replace, say which image"),
         ({"action": "reselect"}, "To reselect, say which class"),

@@ -243,7 +243,7 @@ def test_a_setting_means_something_or_is_refused(tmp_path: Path, method: str, se
     if METHODS[method].uses(setting):
         assert getattr(chosen(data(tmp_path), method=method, **{setting: VALUES[setting]}), setting) == VALUES[setting]
     else:
-        with pytest.raises(SicError, match=f"means nothing to --method {method}; leave it out"):
+        with pytest.raises(SicError, match=f"does not apply to --method {method}; leave it out"):
             chosen(data(tmp_path), method=method, **{setting: VALUES[setting]})
 
 
@@ -274,7 +274,7 @@ def test_defaults(tmp_path: Path, method: str, expected: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"method": "tarot"}, "--method knows sic, blackbox"),
+        ({"method": "tarot"}, "choose one of sic, blackbox"),
         ({"form": "conventional"}, "--method sic works with --form bcos or bcosified only"),
         ({"method": "blackbox", "form": "bcos"}, "--method blackbox works with --form conventional only"),
         ({"method": "nwhead", "loss": "bce"}, "--method nwhead works with --loss ce only"),
@@ -282,14 +282,14 @@ def test_defaults(tmp_path: Path, method: str, expected: dict[str, Any]) -> None
         ({"method": "sic", "inference_supports": "full"}, "works with --inference-supports nearest or"),
         ({"method": "sic", "inference_supports": "best"}, "--inference-supports must be one of"),
         ({"method": "bagnet", "backbone": "resnet_tiny"}, "works with --backbone bagnet17 or"),
-        ({"method": "protopnet", "inference_supports": "random"}, "--inference-supports means nothing"),
-        ({"method": "blackbox", "loss": "ce", "balance": True}, "--balance weighs yes against no"),
+        ({"method": "protopnet", "inference_supports": "random"}, "--inference-supports does not apply"),
+        ({"method": "blackbox", "loss": "ce", "balance": True}, "--balance weights positives against negatives"),
         ({"support_source": "all"}, "--support-source must be one of exact, bank, n-way"),
         ({"ways": 2}, "--ways goes with --support-source n-way only"),
-        ({"method": "nwhead", "ways": 2}, "--ways means nothing to --method nwhead"),
+        ({"method": "nwhead", "ways": 2}, "--ways does not apply to --method nwhead"),
         ({"weight_decay": -1.0}, "--weight-decay must be a number from 0 up"),
         ({"method": "blackbox", "preset": "voc-resnet50"}, "is for --method sic"),
-        ({"preset": "blackbox-voc-resnet50", "temperature": 3.0}, "--temperature means nothing to --method blackbox"),
+        ({"preset": "blackbox-voc-resnet50", "temperature": 3.0}, "--temperature does not apply to --method blackbox"),
     ],
 )  # fmt: skip
 def test_refusals(tmp_path: Path, said: dict[str, Any], sentence: str) -> None:

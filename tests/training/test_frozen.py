@@ -70,10 +70,10 @@ def test_evidence_for_the_own_class_starts_at_a_useful_size(photos: Path, weight
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"recipe": "frozen"}, "--recipe frozen is for --method sic with --weights"),
+        ({"recipe": "frozen"}, "--recipe frozen needs --method sic and --weights"),
         ({"weights": "FILE", "backbone": "resnet18"}, "leave out --backbone and --form"),
         ({"weights": "FILE", "method": "blackbox"}, "which --method blackbox cannot use"),
-        ({"weights": "FILE", "epochs": 3}, "--epochs means nothing to --recipe frozen"),
+        ({"weights": "FILE", "epochs": 3}, "--epochs does not apply to --recipe frozen"),
     ],
 )
 def test_what_does_not_go_together(

@@ -67,7 +67,7 @@ def test_without_any_readable_checkpoint_it_is_one_sentence(tmp_path: Path) -> N
     assert read_checkpoint(tmp_path, (LAST, BEST), Silent()) is None
     (tmp_path / "last.ckpt").write_bytes(b"")
     (tmp_path / "best.ckpt").write_bytes(b"PK\3\4")
-    with pytest.raises(SicError, match="last.ckpt and .*best.ckpt cannot be read any more"):
+    with pytest.raises(SicError, match="last.ckpt and .*best.ckpt can no longer be read"):
         read_checkpoint(tmp_path, (LAST, BEST), Silent())
     torch.save({"epoch": 4}, tmp_path / "best.ckpt")
     listening = Listening()

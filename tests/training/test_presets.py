@@ -103,7 +103,7 @@ def test_a_model_to_start_from_decides_about_the_network(tmp_path: Path) -> None
 
 
 def test_a_misspelt_preset_gets_the_list(tmp_path: Path) -> None:
-    with pytest.raises(SicError, match="no preset 'voc'; --preset knows voc-densenet121, voc-resnet50, voc-vitc, dogs"):
+    with pytest.raises(SicError, match="no preset 'voc'; choose one of voc-densenet121, voc-resnet50, voc-vitc, dogs"):
         settings(tmp_path, "voc")
 
 

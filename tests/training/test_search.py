@@ -36,9 +36,9 @@ def test_points_are_added_once_and_come_back(tmp_path: Path) -> None:
 
 def test_other_settings_data_and_leftovers_are_refused(tmp_path: Path) -> None:
     begun(tmp_path, [{"lr": 1e-3}])
-    with pytest.raises(SicError, match="has epochs 2, here it would be 3"):
+    with pytest.raises(SicError, match="epochs 2, and would now have 3"):
         begun(tmp_path, [], replace(SETTINGS, epochs=3))
-    with pytest.raises(SicError, match="size 32, here it would be 16|resize 32, here it would be 16"):
+    with pytest.raises(SicError, match="size 32, and would now have 16|resize 32, and would now have 16"):
         begun(tmp_path, [], replace(SETTINGS, size=16, resize=16))
     with pytest.raises(SicError, match="images"):
         Search(tmp_path, lambda log: False).begin({}, SETTINGS, {**DATA, "classes": ["a", "c"]})

@@ -68,7 +68,7 @@ class Backbone(nn.Module):
         self._fast.clear()
 
     def prepared(self, images: Tensor) -> Tensor:
-        """What the network takes: encoded colours N×6×H×W, or normalised ones where it is conventional."""
+        """The input of the network: encoded colours N×6×H×W, or normalised images for a conventional one."""
         return (images - self.mean) / self.std if self.form == "conventional" else encode_colours(images)
 
     def pooled(self, prepared: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ OWN_TERMS = (
 
 
 def terms(weights: str) -> str:
-    """What whoever starts from `weights` should know about what they may do with the result."""
+    """The terms of `weights` that limit the use of a model that starts from them."""
     return IMAGENET_TERMS if weights in PUBLISHED else OWN_TERMS
 
 
@@ -73,7 +73,7 @@ _CONVENTIONAL = {
 }
 """Conventional twins that B-cos v2 published too."""
 _TORCHVISION = {"vgg11": "vgg11_bn"}
-"""Where torchvision's name is not ours."""
+"""Names that differ in torchvision."""
 _HEADS = ("fc.", "classifier.", "head.", "linear_head.linear.")
 
 

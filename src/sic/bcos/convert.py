@@ -60,7 +60,7 @@ def convert(
         raise SicError(f"{failure} {_listed(walk.unknown)}.")
     if walk.colour_layers != 1:
         raise SicError(
-            f"{failure} {walk.colour_layers} of its convolutions take 3 channels, and it must be one, the first."
+            f"{failure} {walk.colour_layers} of its convolutions take 3 channels; exactly one may, the first."
         )
     if example is not None:
         try:
@@ -70,7 +70,7 @@ def convert(
             raise SicError(f"{failure} it does not run on encoded colours ({reason}).") from None
         if found:
             raise SicError(
-                f"{failure} what it computes between its layers is not linear in its input for fixed scales, "
+                f"{failure} the operations between its layers are not linear in the input for fixed scales, "
                 f"in {_listed(found)}."
             )
     return result

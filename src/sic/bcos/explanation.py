@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass
 class Trace:
-    """What a forward pass in explanation mode leaves behind for the backward pass."""
+    """The record of a forward pass in explanation mode, for the backward pass."""
 
     source: Tensor | None = None
     """The encoded input `[x, 1 - x]`, N×6×H×W: what contributions are traced back to."""

@@ -1,6 +1,6 @@
 """The B-cos unit `‖x‖ · |cos(x, ŵ)|^B · sgn cos(x, ŵ)` as a linear layer, a 2-D convolution and a plain function.
 
-Also here: what all layers that come from a conventional network share (`Fading`, `Gate`).
+`Fading` and `Gate` turn layers of a conventional network into B-cos layers.
 """
 
 import math
@@ -15,7 +15,7 @@ from sic.bcos.explanation import constant, frozen, is_explaining
 
 
 def wide_type(x: Tensor) -> torch.dtype:
-    """What norms and variances of `x` are computed in."""
+    """The type for norms and variances of `x`: half precision is too coarse."""
     return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
 
 
@@ -118,7 +118,7 @@ class _ChannelsLastGradient(torch.autograd.Function):
 
 
 class BcosUnit(Fading):
-    """What B-cos layers share. `unit`: the weights count by their direction only, as in B-cos v2; otherwise their norm
+    """The base of B-cos layers. `unit`: the weights count by their direction only, as in B-cos v2; otherwise their norm
     scales the output, as in the conventional layer that they come from."""
 
     weight: Tensor

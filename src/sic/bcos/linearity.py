@@ -1,4 +1,4 @@
-"""Is a network dynamic-linear? Measured, and where it is not, which of its modules is to blame."""
+"""Measures whether a network is dynamic-linear, and finds the modules that are not."""
 
 import copy
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from sic.bcos.explanation import explaining
 from sic.bcos.norms import BatchNormUncentred2d
 
 TOLERANCE = 1e-7
-"""Of the size of an output; in double precision rounding stays far below."""
+"""Relative to the size of an output; rounding in double precision stays far below."""
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 

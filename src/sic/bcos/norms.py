@@ -16,7 +16,7 @@ from sic.bcos.layers import Fading, sum_of_squares, wide_type, widened
 
 
 def processes() -> int:
-    """How many train together."""
+    """The number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -28,7 +28,7 @@ def mean_of_all(means: Tensor, images: int) -> Tensor:
 
 
 class _SumOfAll(torch.autograd.Function):
-    """What one process puts in changes the outputs of all, so their gradients are summed as well."""
+    """The input of one process changes the outputs of all, so the gradients are summed as well."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor) -> Tensor:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""What becomes of each kind of layer when a conventional network is turned into a B-cos network."""
+"""The B-cos counterpart of each kind of layer of a conventional network."""
 
 from collections.abc import Callable
 from typing import Any
@@ -69,7 +69,7 @@ class Rules:
         self.bcosified, self.b, self.biases = bcosified, b, biases
         self.mean, self.std = mean, std
         self.unknown: list[str] = []
-        """What there is no rule for."""
+        """Modules without a rule."""
         self.colour_layers = 0
         """Convolutions that take an image."""
 

@@ -84,7 +84,7 @@ def _begin(
     kind = method(settings.method)
     for name in wanted:
         if not kind.uses(name):
-            raise SicError(f"{flag(name)} means nothing to --method {settings.method}; leave it out.")
+            raise SicError(f"{flag(name)} does not apply to --method {settings.method}; leave it out.")
     talker.say("Chosen: " + "; ".join(notes) + ".")
     images = {split: len(samples) for split, samples in opened.splits.items()}
     found.begin(common, settings, {"classes": list(opened.classes), "task": opened.task, "images": images})
@@ -113,12 +113,12 @@ def _is_running(log: Path) -> bool:
 
 
 def _agreed(common: dict[str, Any], before: dict[str, Any], out: Path) -> dict[str, Any]:
-    """The options that a search was begun with; others are refused."""
+    """The options that a search was started with; others are refused."""
     for name, value in common.items():
         if before.get(name) != value:
             said = flag(name) if name in table() else f"--{name}"
             raise SicError(
-                f"{said} differs from what the search in {out} was begun with; leave it out to continue, or choose "
+                f"{said} differs from what the search in {out} was started with; leave it out to continue, or choose "
                 "another --out."
             )
     return before

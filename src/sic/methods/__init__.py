@@ -14,7 +14,7 @@ METHODS: dict[str, type[Classifier]] = {kind.name: kind for kind in (SIC, BlackB
 
 def method(name: str) -> type[Classifier]:
     if name not in METHODS:
-        raise SicError(f"There is no method called {name!r}; --method knows {', '.join(METHODS)}.")
+        raise SicError(f"There is no method called {name!r}; choose one of {', '.join(METHODS)}.")
     return METHODS[name]
 
 

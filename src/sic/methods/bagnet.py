@@ -32,7 +32,9 @@ class BagNet(Classifier):
     def features(self, images: Tensor) -> Tensor:
         """N×F×h×w; the patch of the one at (i, j) begins at pixel (8 i, 8 j)."""
         if min(images.shape[2:]) < self.patch:
-            raise SicError(f"Images of {images.shape[3]}×{images.shape[2]} px have no patch of {self.patch} px.")
+            raise SicError(
+                f"Images of {images.shape[3]}×{images.shape[2]} px are smaller than a patch of {self.patch} px."
+            )
         return self.backbone.feature_maps(self.backbone.prepared(images))
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ from sic.settings import Loss
 
 INPUT_X_GRADIENT, INTEGRATED_GRADIENTS, GRAD_CAM = "input-x-gradient", "integrated-gradients", "grad-cam"
 STEPS = 50
-"""Of the integral."""
+"""Steps of the integral."""
 
 Outputs = Callable[[Tensor], Tensor]
 """Prepared images N×3×H×W, or feature maps, → N×K."""
@@ -76,7 +76,7 @@ def _captum() -> Any:
 
 
 class BlackBox(Classifier):
-    """What everybody uses; its maps are approximations, and their residual is what they leave out."""
+    """The conventional classifier. Its maps are approximations; their residual is the part that they leave out."""
 
     name, title = "blackbox", "Black box"
     forms = ("conventional",)

@@ -35,7 +35,7 @@ class Contributions:
         return self.value - self.maps.sum(dim=(-2, -1)) - self.constant
 
     def at(self, place: int | tuple[int | slice, ...]) -> "Contributions":
-        """Those of one place in the first dimensions."""
+        """The contributions at one index of the leading dimensions."""
         return Contributions(self.maps[place], self.weights[place], self.value[place], self.constant[place])
 
     def reshape(self, leading: Sequence[int]) -> "Contributions":
@@ -49,13 +49,13 @@ class Contributions:
 
 
 def opacity(norms: Tensor) -> Tensor:
-    """Of the alpha channel of colour pictures: `‖w‖` (…×H×W) by its 99.9th percentile, at most 1."""
+    """The alpha channel of colour pictures: `‖w‖` (…×H×W) divided by its 99.9th percentile, at most 1."""
     top = norms.flatten(-2).quantile(0.999, dim=-1)[..., None, None]
     return (norms / top.clamp_min(1e-12)).clamp(0, 1)
 
 
 def without_weights(maps: Tensor, value: Tensor, constant: Tensor) -> Contributions:
-    """Of a method that has no dynamic weights."""
+    """Contributions of a method that has no dynamic weights."""
     return Contributions(maps, maps.new_zeros(*maps.shape[:-2], 0, *maps.shape[-2:]), value, constant)
 
 
@@ -75,7 +75,7 @@ class Answered:
         return self.classifier.answer(self.images)
 
     def explain(self, targets: Tensor, weights: bool = True) -> Contributions:
-        """As `Classifier.explain`; `weights`: whether the dynamic ones are wanted, too."""
+        """As `Classifier.explain`; `weights`: whether to keep the dynamic weights."""
         return self.classifier.explain(self.images, targets)
 
     def explain_evidence(self, supports: Tensor) -> Contributions:
@@ -96,7 +96,7 @@ class Classifier(nn.Module, ABC):
     title: ClassVar[str]
     """For people."""
     forms: ClassVar[tuple[Form, ...]]
-    """Of the backbones that it can work with; the first is the default."""
+    """The forms of backbones that it works with; the first is the default."""
     backbones: ClassVar[tuple[str, ...]] = ()
     """The only ones that it works with, the first by default; empty: all of the right form."""
     options: ClassVar[tuple[str, ...]] = ("loss",)
@@ -123,18 +123,18 @@ class Classifier(nn.Module, ABC):
     cases: ClassVar[str] = "supports"
     """Its cases are called that, in the plural."""
     case: ClassVar[str] = "training image"
-    """What one case is."""
+    """The word for one case."""
     evidence_for: ClassVar[str] = "the score"
-    """What the evidence of a case is a part of."""
+    """The whole that the evidence of a case is a part of."""
     score: ClassVar[str] = "score"
-    """What a logit is called."""
+    """The word for a logit."""
     besides_cases: ClassVar[str | None] = None
-    """What a logit consists of besides the evidence of its class's cases; None: it is no such sum."""
+    """The name of the other term of a logit that is a sum of evidence; None: a logit is no such sum."""
     selections: ClassVar[tuple[str, ...]] = ()
     """Which training images these may be in the end, where that can be chosen (see `sic.supports.select`)."""
     attribution: str | None = None
     bias: float = 0.0
-    """What every class starts from, where that is the same for all."""
+    """The logit of a class without evidence, where it is the same for all classes."""
     backbone: Backbone
 
     def __init__(self, backbone: Backbone, classes: int, loss: Loss) -> None:
@@ -204,7 +204,7 @@ class Classifier(nn.Module, ABC):
         """From here on explain in another of the method's ways."""
         if attribution not in self.attributions:
             ways = f"it knows {', '.join(self.attributions)}" if self.attributions else "it has one way to explain"
-            raise SicError(f"--attribution {attribution} means nothing for {type(self).__name__}; {ways}.")
+            raise SicError(f"--attribution {attribution} does not apply to {type(self).__name__}; {ways}.")
         self.attribution = attribution
 
     def require_evaluation(self) -> None:
@@ -218,7 +218,7 @@ def as_columns(targets: Tensor) -> Tensor:
 
 
 def probabilities(logits: Tensor, loss: Loss) -> Tensor:
-    """Of N×C logits: sigmoids, or a softmax where the classes compete."""
+    """Probabilities of N×C logits: sigmoids, or a softmax where the classes compete."""
     return logits.sigmoid() if loss == "bce" else logits.softmax(dim=1)
 
 

@@ -80,11 +80,11 @@ class NWHead(Comparing):
         return self.logits(log_weights), log_weights.exp()
 
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:
-        """Of log-probabilities."""
+        """Explain log-probabilities."""
         return self._explain(images, targets, of_classes=True)
 
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
-        """Of the weights of supports."""
+        """Explain the weights of supports."""
         return self._explain(images, supports, of_classes=False)
 
     def _explain(self, images: Tensor, targets: Tensor, of_classes: bool) -> Contributions:

@@ -1,4 +1,4 @@
-"""What can be done to a model's supports after training."""
+"""Edits of a model's supports after training."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ Action = Literal["drop", "add", "replace", "pin", "unpin", "reselect"]
 POSITION = re.compile(r"^\d+$| #\d+$")
 """An index ("7") or a name ("Beagle #2")."""
 NEEDED = {"add": ("label", "image"), "replace": ("support", "image"), "reselect": ("label",)}
-"""What must be said; for the other actions: which support."""
+"""The fields that an action needs; the other actions need `support`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Edit:
 
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
-            raise SicError(f"There is no edit {self.action!r}; there are {', '.join(get_args(Action))}.")
+            raise SicError(f"There is no edit {self.action!r}; choose one of {', '.join(get_args(Action))}.")
         for needed in NEEDED.get(self.action, ("support",)):
             if getattr(self, needed) is None:
                 raise SicError(f"To {self.action}, say which {needed.replace('label', 'class')}.")

@@ -17,9 +17,9 @@ from torch import Tensor
 from sic.settings import How
 
 RESTARTS = 4
-"""Of which the best counts."""
+"""Runs of k-means; the best one counts."""
 ITERATIONS, TOLERANCE = 300, 1e-4
-"""As in scikit-learn: when to stop, the latter as a share of the points' variance."""
+"""Stopping rules as in scikit-learn; the tolerance is a share of the points' variance."""
 
 
 @torch.no_grad()
@@ -97,7 +97,7 @@ def _distances(points: Tensor, centres: Tensor) -> Tensor:
 
 
 def _sums(points: Tensor, mask: Tensor, owners: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Of the rows of each owner (C×R×n): C×R×k×d, and how many there are, C×R×k×1."""
+    """Sums over the rows of each owner (C×R×n), C×R×k×d, and their numbers, C×R×k×1."""
     whose = torch.arange(number, device=points.device)[:, None]
     members = ((owners[:, :, None] == whose) & mask[:, None, None]).to(points.dtype)
     sums = members.flatten(1, 2) @ points
@@ -113,7 +113,7 @@ def _rows(points: Tensor, rows: Tensor) -> Tensor:
 Candidates = Mapping[int, Sequence[int]]
 """Rows of the latents per class."""
 TIE = 1e-5
-"""Of the largest distance: what is nearer by less than that is as near. Both images of a cluster of two are."""
+"""Distances that differ by less than this share of the largest one are ties, as in a cluster of two images."""
 IN_MEMORY = 4 << 30
 """Bytes of the latents of a training set up to which they stay in memory; more are in a file that is mapped into it."""
 AT_ONCE = 256 << 20
@@ -179,7 +179,7 @@ def select(
 def _select_on(
     device: torch.device, latents: NDArray[np.float32], candidates: Candidates, number: int, seed: int
 ) -> dict[int, NDArray[np.intp]]:
-    """As `select_class`, of every class that has more images than supports."""
+    """`select_class` for every class that has more images than supports."""
     from scipy.optimize import linear_sum_assignment
 
     result = {}
@@ -202,7 +202,7 @@ def _select_on(
 def _centroids_on(
     device: torch.device, latents: NDArray[np.float32], candidates: Candidates, number: int, seed: int
 ) -> dict[int, NDArray[np.float64]]:
-    """As `centroids`, of every class that has more images than supports."""
+    """`centroids` for every class that has more images than supports."""
     return {
         label: means
         for labels, points, sizes in _batches(device, latents, candidates, number)

@@ -19,7 +19,7 @@ from sic.settings import Settings
 from sic.training.batches import Batch, gathered
 
 LARGEST_WEIGHT = 100.0
-"""Of positives: beyond that a few images would decide where every step goes."""
+"""The largest weight of positives; with a larger one, a few images would decide every step."""
 
 
 def binary_loss(logits: Tensor, targets: Tensor, positive: Tensor | None = None) -> Tensor:
@@ -111,7 +111,7 @@ class Training(lightning.LightningModule):
         return 0
 
     def chosen_supports(self) -> list[ChosenSupport]:
-        """Those that the classifier reasons with, in its order."""
+        """The supports of the classifier, in its order."""
         return []
 
     @property
@@ -186,11 +186,11 @@ class Training(lightning.LightningModule):
         if self._losses and not torch.stack(self._losses[-20:]).isfinite().all():
             raise SicError(
                 f"The loss became NaN or infinite in epoch {self.current_epoch + 1}; try a lower --lr "
-                f"(it was {self.settings.lr:g}). Nothing up to the epoch before is lost."
+                f"(it was {self.settings.lr:g}). All epochs before it are saved."
             )
 
     def before_validation(self) -> None:
-        """What a method does after every epoch, before it is measured."""
+        """A hook for methods: called after every epoch, before validation."""
 
     def on_validation_epoch_start(self) -> None:
         self.refuse_nan()
@@ -217,7 +217,7 @@ class Training(lightning.LightningModule):
         self.log("val_rank", score - 1e-3 * min(1.0, self.figures["val_loss"]) - 2 * (not self.presentable))
 
     def health_figures(self, score: float, chance: float) -> dict[str, float]:
-        """What a method looks at beside the score."""
+        """Further metrics of a method, for the history."""
         return {}
 
 

@@ -91,9 +91,9 @@ class Batch:
     Where several processes train together, each has its share of the pixels, and all of the rest."""
 
     queries: Tensor
-    """As they are before `moves` where there are any."""
+    """Pixels; `moves` are still to be applied where there are any."""
     moves: Moves | None
-    """What is still to happen to the queries."""
+    """Random transforms of the queries that the device applies."""
     rows: Tensor
     """Positions of the queries among the training images."""
     targets: Tensor

@@ -23,7 +23,7 @@ RENDERED = "FunnyBirds"
 NOT_FROZEN = ("epochs", "check_every", "temperature", "augmentation", "support_source", "ways", "compiled")
 """Settings that a fit on a frozen network has no use for: it sees every image once, and chooses T itself."""
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
-"""What the paper does differently on FunnyBirds."""
+"""The settings of the paper that differ on FunnyBirds."""
 
 
 def typical_size(data: ImageData, number: int = 64) -> int:
@@ -44,7 +44,7 @@ def _check_method(said: dict[str, Any], kind: type[Classifier]) -> None:
     """Refuse what the method cannot do or has no use for; a wrong choice is named with the right ones."""
     for name in table():
         if name in said and not kind.uses(name):
-            raise SicError(f"{flag(name)} means nothing to --method {kind.name}; leave it out.")
+            raise SicError(f"{flag(name)} does not apply to --method {kind.name}; leave it out.")
     if "ways" in said and said.get("support_source") != "n-way":
         raise SicError("--ways goes with --support-source n-way only; add that, or leave it out.")
     allowed: dict[str, tuple[str, ...]] = {
@@ -62,17 +62,19 @@ def _check_method(said: dict[str, Any], kind: type[Classifier]) -> None:
 
 
 def _method_defaults(said: dict[str, Any], kind: type[Classifier], task: Task) -> dict[str, Any]:
-    """What the method chooses where nothing is said."""
+    """The defaults of the method."""
     if task == "multi" and kind.losses == ("ce",):
         raise SicError(
-            f"--method {kind.name} is for one label per image: its probabilities add up to 1, so that two classes "
-            "cannot both be a yes; choose another method for this data."
+            f"--method {kind.name} is for one label per image: its probabilities add up to 1, so it cannot find "
+            "two classes in one image; choose another method for this data."
         )
     loss = said.get("loss", "bce" if task == "multi" else kind.losses[0])
     if task == "multi" and loss == "ce":
         raise SicError("--loss ce is for one label per image: its classes exclude each other; use --loss bce here.")
     if loss == "ce" and said.get("balance"):
-        raise SicError("--balance weighs yes against no, and --loss ce asks for neither; leave one of them out.")
+        raise SicError(
+            "--balance weights positives against negatives, which --loss ce does not have; leave one of them out."
+        )
     defaults: dict[str, Any] = {"loss": loss, "form": kind.forms[0], **kind.defaults}
     if kind.attributions:
         defaults["attribution"] = kind.attributions[0]
@@ -162,7 +164,7 @@ def _completed(
         )
     if settings.epochs % settings.check_every:
         raise SicError(
-            f"--check-every {settings.check_every} must divide --epochs {settings.epochs}: the last epoch is checked."
+            f"--check-every {settings.check_every} must divide --epochs {settings.epochs}: the last epoch must be validated."
         )
     classes, number = len(data.classes), len(data.splits["train"])
     if settings.support_source == "n-way" and settings.ways is None:
@@ -185,10 +187,10 @@ def _completed(
 def _check_frozen(said: dict[str, Any], given: set[str], kind: type[Classifier]) -> None:
     """Refuse what a fit on a frozen network cannot do or has no use for; `given`: what the user said."""
     if kind is not SIC or "weights" not in said:
-        raise SicError("--recipe frozen is for --method sic with --weights: what is frozen must know something.")
+        raise SicError("--recipe frozen needs --method sic and --weights: an untrained network cannot stay frozen.")
     for name in NOT_FROZEN:
         if name in given:
-            raise SicError(f"{flag(name)} means nothing to --recipe frozen; leave it out, or use --recipe paper.")
+            raise SicError(f"{flag(name)} does not apply to --recipe frozen; leave it out, or use --recipe paper.")
 
 
 def _view(data: ImageData, said: dict[str, Any], recipe: RecipeName, gpu: bool, notes: list[str]) -> dict[str, Any]:
@@ -212,7 +214,7 @@ def _view(data: ImageData, said: dict[str, Any], recipe: RecipeName, gpu: bool, 
 
 
 def _work(settings: Settings, kind: type[Classifier], number: int, classes: int) -> float:
-    """What a fit has to embed, in images of 224 px: queries and supports."""
+    """The work of a fit in embedded images of 224 px: queries and supports."""
     supports = settings.supports_per_class * (settings.ways or classes)
     with_supports = kind.selections and settings.support_source != "bank"
     per_query = 1 + (supports / settings.batch_size if with_supports else 0)

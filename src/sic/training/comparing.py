@@ -91,7 +91,7 @@ class ComparingTraining(Training):
         self.look_at(latents)
 
     def look_at(self, latents: NDArray[np.float32]) -> None:
-        """What else there is to see in the latents of the training set."""
+        """A hook for methods: called with the fresh latents of the training set."""
 
 
 class NWHeadTraining(ComparingTraining):

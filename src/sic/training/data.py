@@ -76,8 +76,8 @@ def gather(data: ImageData, settings: Settings, cache: Path, workers: int, repor
             )
     if not validation:
         raise SicError(
-            f"{data.root} has too few readable images to check a model on ({len(usable)}): one class needs five that "
-            "are not copies, or of a group, with all the others."
+            f"{data.root} has too few readable images to check a model on ({len(usable)}): one class needs at least "
+            "five that are neither copies of each other nor all of one group."
         )
     position = {sample.id: index for index, sample in enumerate(usable)}
     return TrainingData(

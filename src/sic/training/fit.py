@@ -139,7 +139,7 @@ def _train(
         if not _failed_to_compile(error):
             raise
         reason = str(error).strip().split("\n")[0][:160]
-        reporter.warn(f"The network cannot be compiled here ({reason}); the training goes on without.")
+        reporter.warn(f"The network cannot be compiled here ({reason}); training continues without compiling it.")
         module.compile_nothing()
         optimise(module, images, folder, resume, workers, reporter, machines)
 
@@ -148,7 +148,7 @@ def _take_best(module: Training, folder: Path, reporter: Reporter) -> int:
     """Give `module` the weights of the best epoch, counted from 1."""
     found = read_checkpoint(checkpoint_folder(folder), (BEST, LAST), reporter)
     if found is None:
-        raise SicError(f"{folder} has lost its checkpoints; start anew with another --out.")
+        raise SicError(f"{folder} has lost its checkpoints; start again with another --out.")
     module.load_state_dict(found[1]["state_dict"])
     return int(found[1]["epoch"]) + 1
 
@@ -180,7 +180,7 @@ def _data_card(data: ImageData, images: TrainingData) -> dict[str, Any]:
 
 
 def _tell(data: ImageData, settings: Settings, images: TrainingData, reporter: Reporter) -> None:
-    """What the user should know before the long part begins."""
+    """Warn about skipped files and small classes before the long part begins."""
     for entry in images.skipped:
         reporter.warn(f"Skipped {entry.file}: {entry.reason}.")
     if not method(settings.method).selections:  # a part of an image can be a case many times over
@@ -189,7 +189,7 @@ def _tell(data: ImageData, settings: Settings, images: TrainingData, reporter: R
     for label, members in sorted(images.candidates.items()):
         if len(members) < wanted:
             reporter.warn(
-                f"{data.classes[label]} has fewer images that can be supports ({len(members)}) than wanted ({wanted})."
+                f"{data.classes[label]} has {len(members)} images that can be supports, fewer than the {wanted} requested."
             )
 
 
@@ -206,7 +206,7 @@ def _record(data: ImageData, settings: Settings, images: TrainingData, folder: P
         before = read_run(folder)
         if any(before[split] != record[split] for split in ("train", "validation")):
             raise SicError(
-                f"The images in {data.root} have changed since this run began; start anew with another --out."
+                f"The images in {data.root} have changed since this run began; start again with another --out."
             )
     else:
         text = json.dumps(record, indent=1, ensure_ascii=False)
@@ -244,7 +244,7 @@ def _module(config: Config, settings: Settings, images: TrainingData, load: Load
     classifier = directory.build(config, number, biases=settings.fading > 0, load=load, measure=True)
     patch = classifier.backbone.patch
     if patch is not None and settings.size < patch:
-        raise SicError(f"--size {settings.size} is less than a patch of {settings.backbone}, {patch} px.")
+        raise SicError(f"--size {settings.size} is smaller than a patch of {settings.backbone} ({patch} px).")
     if settings.weights is not None and load is None:
         start_from(classifier, Path(settings.weights), settings)
     positive = None

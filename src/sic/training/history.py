@@ -1,4 +1,4 @@
-"""What a run writes and reports while it goes on: progress, the history of its epochs, checkpoints."""
+"""Records of a run while it goes on: progress, the history of its epochs, checkpoints."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ COLUMNS = ["epoch", "learning_rate", "train_loss", "val_loss", "val_score", "dea
 
 
 class Reporter(Protocol):
-    """Who is told how work goes; the command line draws bars, a library user may pass nothing."""
+    """Receives messages and progress. The command line draws bars; `Silent` ignores everything."""
 
     def say(self, sentence: str) -> None: ...
     def warn(self, sentence: str) -> None: ...
@@ -108,7 +108,7 @@ class WholeCheckpoints(TorchCheckpointIO):
 
 
 def checkpoint_folder(run: Path) -> Path:
-    """Where a run keeps its checkpoints, without what killed processes left half written."""
+    """The folder of a run's checkpoints. Removes half-written files of killed processes."""
     folder = real_folder(run / CHECKPOINTS)
     for unfinished in folder.glob(".*.ckpt.*.tmp"):
         unfinished.unlink(missing_ok=True)
@@ -132,7 +132,7 @@ def read_checkpoint(folder: Path, names: Sequence[str], reporter: Reporter) -> t
             reporter.warn(f"{damaged[0]} is damaged; {file.name} of epoch {epoch} is used instead.")
         return file, content
     if damaged:
-        raise SicError(f"{' and '.join(map(str, damaged))} cannot be read any more; start anew with another --out.")
+        raise SicError(f"{' and '.join(map(str, damaged))} can no longer be read; start again with another --out.")
     return None
 
 

@@ -28,7 +28,7 @@ class Preset:
     weight_decay: float = 0.0
 
     def settings(self) -> dict[str, Any]:
-        """As a user would say them."""
+        """The settings as a user would give them."""
         names = (
             *("method", "backbone", "lr", "weight_decay", "temperature", "epochs", "batch_size", "augmentation"),
             *("weights", "size"),
@@ -105,5 +105,5 @@ PRESETS |= {f"{other[0]}-{other[1]}": _like_sic(*other) for other in OTHERS}
 
 def preset(name: str) -> Preset:
     if name not in PRESETS:
-        raise SicError(f"There is no preset {name!r}; --preset knows {', '.join(PRESETS)}.")
+        raise SicError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
     return PRESETS[name]

@@ -18,12 +18,12 @@ from sic.training.fit import recorded_settings
 
 RECORD, TRIALS = "search.json", "trials"
 LOST = re.compile(r"The fit has collapsed: .*?(?= It will hardly recover|$)|The (loss|latents) became NaN.*", re.M)
-"""What a fit says that would end in the same way every time."""
+"""Messages of fits that would fail again in the same way."""
 
 Point = dict[str, Any]
 """Values of the settings that a search varies."""
 Axes = dict[str, tuple[Any, ...]]
-"""Of each setting, the values to try."""
+"""The values to try for each setting."""
 
 PRETRAINED: Axes = {"lr": (0.0022, 0.001, 0.00022, 0.0001, 0.000022, 0.00001), "temperature": (10.0, 30.0)}
 """The paper's grid for networks that start from ImageNet weights."""
@@ -115,15 +115,15 @@ class Search:
             return
         if self.record["data"] != json.loads(json.dumps(data)):
             raise SicError(
-                f"The images are not those that the search in {self.out} was begun with; choose another --out."
+                f"The images differ from those that the search in {self.out} started with; choose another --out."
             )
         before = from_json(self.record["settings"])
         for name in sorted(to_json(settings)):
             ours, theirs = getattr(settings, name), getattr(before, name)
             if ours != theirs and not (name in table() and table()[name].search):
                 raise SicError(
-                    f"The search in {self.out} has {name.replace('_', ' ')} {theirs}, here it would be {ours}; give "
-                    "all settings that matter, and begin anew with another --out."
+                    f"The search in {self.out} was started with {name.replace('_', ' ')} {theirs}, and would now have "
+                    f"{ours}; give the same settings, or start again with another --out."
                 )
 
     def add(self, points: Iterable[Point]) -> None:

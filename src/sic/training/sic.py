@@ -17,7 +17,7 @@ from sic.training.comparing import ComparingTraining
 
 @dataclass
 class Drawn:
-    """What each query of a step is compared with: C·K vectors in order of class, some of them for some queries only."""
+    """The supports of a step: C·K vectors in order of class. Some of them are for some queries only."""
 
     vectors: Tensor
     """C·K×d; 0 where a class has no more."""
@@ -48,7 +48,7 @@ class SupportBank:
         self.labels[self.members] = torch.arange(len(classes), device=latents.device).repeat_interleave(self.sizes)
 
     def remember(self, rows: Tensor, latents: Tensor) -> None:
-        """What the images `rows` look like now."""
+        """Store the current latents of the images `rows`."""
         self.latents[rows] = latents.detach().to(self.latents)
 
     def draw(self, rows: Tensor, latents: Tensor, step: int) -> Drawn:
@@ -108,7 +108,7 @@ class SupportBank:
 
 
 class Guide(nn.Module):
-    """What keeps a network that starts from nothing from collapsing; gone once training is over.
+    """Keeps a network with random initial weights from collapsing; it is dropped after training.
 
     Binary cross-entropy alone is lowest for latents that separate nothing when all of them vanish. Softmax
     cross-entropy does not care for evidence that all classes share, so it asks for differences instead: on the SIC
@@ -145,7 +145,7 @@ class SICTraining(ComparingTraining):
             Guide(classifier.encoder.backbone.features, classifier.classes, settings.b) if settings.guided else None
         )
         self.bank: SupportBank | None = None
-        """Where supports come from, if that is what the settings say."""
+        """The source of supports with `--support-source bank`."""
         self.draws_supports = settings.support_source != "bank"
         self.health = LatentHealth(0.0, 0.0)
 
@@ -204,7 +204,7 @@ class LatentHealth:
 
 
 def latent_health(latents: NDArray[np.float32]) -> LatentHealth:
-    """Of n×d latents."""
+    """Measure n×d latents."""
     dead = float((latents.max(axis=0) <= 0).mean())
     return LatentHealth(dead, float(np.linalg.norm(latents, axis=1).mean()))
 

@@ -1,5 +1,4 @@
-"""Weights that a fit starts from: published ones, a file, or a model of ours. Here is what they decide about the
-settings, and how they get into the network."""
+"""The weights that a fit starts from (published ones, a file, or a sic model), and the settings that follow from them."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ def default_recipe(said: dict[str, Any]) -> RecipeName:
 
 
 def inherited(said: dict[str, Any], kind: type[Classifier]) -> dict[str, Any]:
-    """What a model of ours decides about the network that starts from it."""
+    """The settings that a network takes over from the sic model that it starts from."""
     if "weights" not in said or not Path(said["weights"]).is_dir():
         return {}
     folder = Path(said["weights"])
@@ -43,7 +42,7 @@ def inherited(said: dict[str, Any], kind: type[Classifier]) -> dict[str, Any]:
 
 
 def with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
-    """What the weights to start from decide: everything about the network where they are a model of ours."""
+    """Add the settings that follow from the weights; a sic model decides everything about the network."""
     weights = said["weights"]
     if Path(weights).is_dir():
         said = {**inherited(said, kind), **said}
@@ -63,7 +62,7 @@ def with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -
 
 
 def _with_distilled(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
-    """What a file of `sic distill` decides."""
+    """Add the settings that follow from a file of `sic distill`."""
     backbone = read_distilled(Path(said["weights"])).backbone
     if "bcosified" not in kind.forms:
         raise SicError(f"{said['weights']} holds a B-cos network, which --method {kind.name} cannot use.")
@@ -76,14 +75,14 @@ def _with_distilled(said: dict[str, Any], kind: type[Classifier], notes: list[st
 
 
 def origin(weights: str | None) -> str | None:
-    """Where the weights come from in the end: a model that started from ImageNet's hands that on."""
+    """The first origin of the weights: a model that started from ImageNet weights passes that on."""
     if weights is None or not Path(weights).is_dir():
         return weights
     return directory.read_config(Path(weights))[0].training.get("origin")
 
 
 def published_weights(settings: Settings, reporter: Reporter) -> Load | None:
-    """What fills the network with the weights of a file, downloaded first where they are only named."""
+    """Read the weights of a file or of a published name, downloading them if needed."""
     if settings.weights is None or Path(settings.weights).is_dir():
         return None
     return loader(

@@ -207,5 +207,7 @@ def strategy(module: Training, machines: Machines, gpu: bool) -> Any:
         raise SicError(f"--method {module.settings.method} trains on one device; leave --devices and --nodes out.")
     conventional = any(isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) for part in module.modules())
     if conventional and not gpu:
-        raise SicError("A conventional network's batch norms need GPUs to be shared; leave --devices and --nodes out.")
+        raise SicError(
+            "Several processes can share the batch norms of a conventional network on GPUs only; leave --devices and --nodes out."
+        )
     return DDPStrategy(find_unused_parameters=module.settings.fading > 0)  # biases that have faded are unused
