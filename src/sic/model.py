@@ -195,6 +195,7 @@ class Model:
         classes: Sequence[str] | None = None,
         truth: str | None = None,
         most: int | None = None,
+        matches: bool = False,
     ) -> Explanation:
         """Explain one image, in one forward pass.
 
@@ -203,6 +204,7 @@ class Model:
             classes: The classes to explain; by default those of the answer, or the nearest one if it has none.
             truth: The true class, to be shown.
             most: How many classes of the answer to explain, the most probable first; by default all of them.
+            matches: Also split the evidence of every case into regions that match (SIC only).
 
         Returns:
             Contribution maps and evidence of each class explained; `save` draws them.
@@ -212,15 +214,18 @@ class Model:
         if most is not None and not classes:
             probable = self.answers(answered.logits).probabilities[0].tolist()
             targets = [sorted(targets[0], key=lambda label: -probable[label])[:most]]
-        found = self._explanations(answered, targets, evidence_maps=True)[0]
+        found = self._explanations(answered, targets, evidence_maps=True, matches=matches)[0]
         return replace(found, title=_title(image), truth=truth)
 
-    def explain_many(self, images: Iterable[ImageInput], classes: Sequence[str] | None = None) -> Iterator[Explanation]:
+    def explain_many(
+        self, images: Iterable[ImageInput], classes: Sequence[str] | None = None, matches: bool = False
+    ) -> Iterator[Explanation]:
         """Explain any number of images in batches that fit into memory.
 
         Args:
             images: Files, Pillow images or tensors; they are read as needed.
             classes: The classes to explain; by default those of each answer.
+            matches: As in `explain`.
 
         Yields:
             One explanation per image, in order, as from `explain` but without the maps of single cases.
@@ -232,9 +237,10 @@ class Model:
                 titles.append(_title(image))
                 yield self.tensor(image)
 
-        for batch in in_chunks(self.classifier, views(), len(wanted or [0])):
+        maps = self.sic.support_vectors.shape[1] if matches else len(wanted or [0])
+        for batch in in_chunks(self.classifier, views(), maps):
             answered = self.classifier.answered(batch)
-            for each in self._explanations(answered, self._targets(answered, wanted)):
+            for each in self._explanations(answered, self._targets(answered, wanted), matches=matches):
                 yield replace(each, title=titles.popleft())
 
     def contributions(
@@ -292,7 +298,7 @@ class Model:
         return found
 
     def _explanations(
-        self, answered: Answered, targets: list[list[int]], evidence_maps: bool = False
+        self, answered: Answered, targets: list[list[int]], evidence_maps: bool = False, matches: bool = False
     ) -> list[Explanation]:
         """Of the classes `targets` of each image."""
         own: dict[int, Contributions] = {}
@@ -300,7 +306,14 @@ class Model:
             shown = {label for labels in targets for label in labels}
             own = self.support_contributions([i for i, support in enumerate(self.supports) if support.label in shown])
         explained = explain_answers(
-            self.classifier, self.supports, self.classes, answered, targets, own, evidence_maps=evidence_maps
+            self.classifier,
+            self.supports,
+            self.classes,
+            answered,
+            targets,
+            own,
+            evidence_maps=evidence_maps,
+            matches=matches,
         )
         result = []
         answers = self.answers(answered.logits)

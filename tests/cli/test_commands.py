@@ -164,6 +164,7 @@ def test_verify_passes(sic_apart: Sic, trained: tuple[Path, Any], bird_folders: 
         "implementation_invariance",
         "dummy",
         "linearity",
+        "matches",
         "symmetry",
         "equivariance",
         "deletion",

@@ -68,6 +68,7 @@ def verify(
             loaded.classifier,
             load(model).classifier,
             images,
+            supports=loaded.supports,
             seed=seed,
             compiled=compiled,
             progress=talker.progress("completeness"),

@@ -1,6 +1,7 @@
 """All checks of a model's explanations, on real images."""
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -9,7 +10,9 @@ from sic.data.dataset import Progress
 from sic.errors import SicError
 from sic.evaluate import axioms, exactness
 from sic.evaluate.check import Check
+from sic.evaluate.matching import matching
 from sic.methods import SIC, Classifier
+from sic.supports import Support
 
 DELETED = 64
 """Images for the deletion check, at most."""
@@ -26,13 +29,15 @@ def measure(
     reloaded: Classifier,
     images: Tensor,
     *,
+    supports: Sequence[Support] = (),
     probes: int = 8,
     seed: int = 0,
     compiled: bool = True,
     progress: Progress | None = None,
 ) -> list[Check]:
     """Run every check on `images`, n×3×S×S: completeness on every image and class, deletion on up to 64 images, the
-    others on `probes` images. Everything is measured on what `explain` returns."""
+    others on `probes` images. Everything is measured on what `explain` returns. `supports`: the cases of a SIC model;
+    with them, matches are checked, too."""
     generator = torch.Generator().manual_seed(seed)
     shuffled = images[torch.randperm(len(images), generator=generator)]
     few = shuffled[:probes].float()
@@ -53,4 +58,6 @@ def measure(
     ]
     if isinstance(double, SIC):
         found.append(axioms.linearity(double, exact))
+        if supports:
+            found.append(matching(double, supports, exact))
     return found

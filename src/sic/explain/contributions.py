@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from sic.bcos import bcos_similarity, explaining
 from sic.errors import SicError
 from sic.methods import SIC, Classifier, Contributions
+from sic.supports import Support
 
 ON_CPU, ON_GPU = 16, 256
 """The most images in one pass: more are not faster, and delay the first results."""
@@ -47,6 +48,13 @@ def support_contributions(
         torch.cat([c.value for c in chunks]),
         torch.cat([c.constant for c in chunks]),
     )
+
+
+def support_image(support: Support, like: Tensor) -> Tensor | None:
+    """The image of a support, 3×H×W in [0, 1], with the type and on the device of `like`; None if it is not kept."""
+    if support.image is None:
+        return None
+    return torch.from_numpy(support.image.copy()).permute(2, 0, 1).to(like) / 255
 
 
 def latent_contributions(classifier: SIC, images: Tensor, units: Sequence[int]) -> Contributions:

@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sic.explain.contributions import support_contributions
+from sic.explain.contributions import support_contributions, support_image
+from sic.explain.matches import Matches, find_matches
 from sic.methods import SIC, Answered, Classifier, Contributions
+from sic.methods.sic import AnsweredSIC
 from sic.predictions import THRESHOLD
 from sic.supports import Support, support_names
 
@@ -29,6 +31,8 @@ class SupportEvidence:
     """Support contributions on the support's own image; None if the image is not kept, or if the method has none."""
     image: Tensor | None
     """3×H×W."""
+    matches: Matches | None = None
+    """The evidence, region by region; None if not requested."""
 
 
 @dataclass
@@ -77,6 +81,16 @@ class Explanation:
         return torch.stack([explained.contributions.residual for explained in self.classes]).abs().max().item()
 
     @property
+    def matches(self) -> dict[int, Matches]:
+        """The matches of every case shown, by the index of the case; empty if they were not requested."""
+        return {
+            case.index: case.matches
+            for explained in self.classes
+            for case in explained.cases
+            if case.matches is not None
+        }
+
+    @property
     def text(self) -> str:
         """The explanation in words."""
         from sic.explain.prose import read
@@ -119,6 +133,7 @@ def explain_answers(
     classes: Sequence[Sequence[int]],
     known: Mapping[int, Contributions] | None = None,
     evidence_maps: bool = False,
+    matches: bool = False,
 ) -> list[list[ClassExplanation]]:
     """Explain the logits of some classes of each image.
 
@@ -132,6 +147,7 @@ def explain_answers(
         classes: For each image, the indices of the classes to explain.
         known: Support contributions that are known already, by support; the others are computed.
         evidence_maps: Also compute the map of every case, with one more backward pass for each case of an image.
+        matches: Also split the evidence of every case into regions, where the method can (see `sic.explain.matches`).
     """
     probabilities = classifier.probabilities(answered.logits.double())
     evidence = answered.evidence.tolist()
@@ -150,8 +166,9 @@ def explain_answers(
         missing = {index for cases in flat for index in cases if index not in own}
         own |= own_contributions(classifier, supports, sorted(missing))
     speaking = answered.explain_evidence(as_rows(flat, images)).maps if evidence_maps and any(flat) else None
+    found_matches = find_matches(answered, supports, flat) if matches and isinstance(answered, AnsweredSIC) else None
     logits = answered.explain(as_rows(classes, images))
-    pictures = {index: _image(supports[index], images) for index in {index for cases in flat for index in cases}}
+    pictures = {index: support_image(supports[index], images) for index in {index for cases in flat for index in cases}}
     result = []
     for n, labels in enumerate(classes):
         slots = {index: slot for slot, index in enumerate(flat[n])}
@@ -166,6 +183,7 @@ def explain_answers(
                     None if speaking is None else speaking[n, slots[index]],
                     own.get(index),
                     pictures[index],
+                    None if found_matches is None else found_matches[n][index],
                 )
                 for index in sorted(shown[n][label], key=lambda index: -evidence[n][index])
             ]
@@ -189,18 +207,12 @@ def _shown(classifier: Classifier, evidence: Sequence[float], cases: list[int]) 
     return cases if classifier.complete else sorted(cases, key=lambda index: -evidence[index])[:MOST]
 
 
-def _image(support: Support, like: Tensor) -> Tensor | None:
-    if support.image is None:
-        return None
-    return torch.from_numpy(support.image.copy()).permute(2, 0, 1).to(like) / 255
-
-
 def own_contributions(classifier: SIC, supports: Sequence[Support], indices: Sequence[int]) -> dict[int, Contributions]:
     """Support contributions by index, for the given supports whose image is kept."""
     shown = [index for index in indices if supports[index].image is not None]
     if not shown:
         return {}
     like = classifier.support_vectors
-    images = torch.stack([image for index in shown if (image := _image(supports[index], like)) is not None])
+    images = torch.stack([image for index in shown if (image := support_image(supports[index], like)) is not None])
     own = support_contributions(classifier, images, shown)
     return {index: own.at(i) for i, index in enumerate(shown)}

@@ -1,0 +1,60 @@
+"""Where a map is: the pixels at its core, their centre and their outline."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CORE = 0.5
+"""Share of the positive contributions that the core of a map holds."""
+SMOOTHING = 16
+"""The side of the smoothing window is the side of the picture divided by this."""
+
+Polygon = list[tuple[float, float]]
+"""Points (x, y) in pixels; 0, 0 is the top left corner of the picture."""
+
+
+def core(maps: Tensor) -> Tensor:
+    """The smallest set of pixels of a smoothed map that holds half of its positive contributions.
+
+    Args:
+        maps: H×W.
+
+    Returns:
+        H×W bool; empty if the map has no positive contributions.
+    """
+    smooth = smoothed(maps).flatten()
+    order = smooth.argsort(descending=True)
+    ranked = smooth[order]
+    before = ranked.cumsum(0) - ranked
+    chosen = torch.zeros_like(smooth, dtype=torch.bool)
+    chosen[order] = (ranked > 0) & (before < CORE * ranked.sum())
+    return chosen.view_as(maps)
+
+
+def smoothed(maps: Tensor) -> Tensor:
+    """The positive contributions, box-filtered twice: H×W → H×W."""
+    reach = max(1, max(maps.shape) // SMOOTHING // 2)
+    positive = maps.detach().clamp(min=0)[None, None]
+    for _ in range(2):
+        positive = F.avg_pool2d(positive, 2 * reach + 1, 1, reach, count_include_pad=False)
+    return positive[0, 0]
+
+
+def centre(mask: Tensor) -> tuple[float, float] | None:
+    """The mean position (x, y) of the pixels of a mask; None if it is empty."""
+    if not mask.any():
+        return None
+    rows, columns = mask.nonzero().double().mean(dim=0).tolist()
+    return columns + 0.5, rows + 0.5
+
+
+def outlines(mask: Tensor) -> list[Polygon]:
+    """The borders of a mask H×W as closed polygons, the largest first; holes have a border of their own."""
+    from contourpy import contour_generator  # comes with matplotlib
+
+    padded = F.pad(mask.float(), (1, 1, 1, 1)).cpu().numpy()
+    lines: Any = contour_generator(z=padded).lines(0.5)
+    polygons = [[(float(x) - 0.5, float(y) - 0.5) for x, y in line] for line in lines]
+    return sorted(polygons, key=len, reverse=True)
