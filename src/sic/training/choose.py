@@ -164,7 +164,8 @@ def _completed(
         )
     if settings.epochs % settings.check_every:
         raise SicError(
-            f"--check-every {settings.check_every} must divide --epochs {settings.epochs}: the last epoch must be validated."
+            f"--check-every {settings.check_every} must divide --epochs {settings.epochs}: the last epoch must be "
+            "validated."
         )
     classes, number = len(data.classes), len(data.splits["train"])
     if settings.support_source == "n-way" and settings.ways is None:

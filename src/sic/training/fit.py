@@ -189,7 +189,8 @@ def _tell(data: ImageData, settings: Settings, images: TrainingData, reporter: R
     for label, members in sorted(images.candidates.items()):
         if len(members) < wanted:
             reporter.warn(
-                f"{data.classes[label]} has {len(members)} images that can be supports, fewer than the {wanted} requested."
+                f"{data.classes[label]} has {len(members)} images that can be supports, fewer than the {wanted} "
+                "requested."
             )
 
 

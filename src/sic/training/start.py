@@ -1,4 +1,4 @@
-"""The weights that a fit starts from (published ones, a file, or a sic model), and the settings that follow from them."""
+"""The weights that a fit starts from (published, a file, or a sic model), and the settings that follow from them."""
 
 from pathlib import Path
 from typing import Any

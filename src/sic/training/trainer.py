@@ -208,6 +208,7 @@ def strategy(module: Training, machines: Machines, gpu: bool) -> Any:
     conventional = any(isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) for part in module.modules())
     if conventional and not gpu:
         raise SicError(
-            "Several processes can share the batch norms of a conventional network on GPUs only; leave --devices and --nodes out."
+            "Several processes can share the batch norms of a conventional network on GPUs only; leave --devices and "
+            "--nodes out."
         )
     return DDPStrategy(find_unused_parameters=module.settings.fading > 0)  # biases that have faded are unused
