@@ -102,7 +102,7 @@ def test_one_sentence_for_every_mistake(supports: Command, images: Path, tmp_pat
         (["show", "no.png"], "No support is 'no.png'"),
         (["replace", 0, "nothing.png"], "No training image"),
         (["reselect", "pink"], "no class 'pink'"),
-        (["undo"], "There is nothing to take back"),
+        (["undo"], "There is nothing to undo"),
     ):
         said = supports(*words, code=1)
         assert said.splitlines()[-1].startswith("sic: ") and sentence in said

@@ -139,7 +139,7 @@ def test_undo_leads_back_to_the_very_same_model(model: Path) -> None:
     for mine, theirs in zip(restored.supports, original.supports, strict=True):
         assert (mine.label, mine.source, mine.pinned) == (theirs.label, theirs.source, theirs.pinned)
         np.testing.assert_array_equal(mine.image, theirs.image)
-    with pytest.raises(sic.SicError, match="There is nothing to take back"):
+    with pytest.raises(sic.SicError, match="There is nothing to undo"):
         clinic.undo()
 
 
@@ -267,7 +267,7 @@ def test_files_that_broke_since(model: Path, tmp_path: Path) -> None:
     (data / "red" / "03.png").unlink()
     (data / "green" / "00.png").write_bytes(b"")
     clinic = Clinic(model, data)
-    assert "red/02.png cannot be used any more: not an image." in clinic.problems
+    assert "red/02.png can no longer be used: not an image." in clinic.problems
     assert any("1 of the 16 validation images" in problem for problem in clinic.problems)
     assert "red/02.png cannot be a support: not an image" in refusal(clinic, Edit.replace(4, "red/02.png"))
     assert clinic.preview(Edit.pin(0)).before["images"] == 14

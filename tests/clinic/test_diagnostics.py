@@ -10,8 +10,9 @@ import torch
 import sic
 from sic.clinic import Clinic, Edit, Finding, pixels
 from sic.clinic import diagnostics as checks
+from sic.clinic.clinic import diagnose
+from sic.clinic.diagnostics import Commands
 from sic.clinic.examined import Examined
-from sic.clinic.findings import Commands
 from sic.data import read_image, to_tensor
 from sic.data.dataset import Box, Sample
 
@@ -35,7 +36,7 @@ def titles(findings: list[Finding]) -> list[str]:
 
 
 def test_a_healthy_model_has_no_findings(healthy: Examined) -> None:
-    assert checks.diagnose(healthy, COMMANDS) == []
+    assert diagnose(healthy, COMMANDS) == []
 
 
 def test_a_support_of_the_wrong_class_is_found_and_can_be_put_right(model: Path) -> None:
@@ -45,7 +46,7 @@ def test_a_support_of_the_wrong_class_is_found_and_can_be_put_right(model: Path)
     (finding,) = clinic.diagnose()
     assert (finding.title, finding.severity) == ("A support of the wrong class", "serious")
     assert finding.supports == [6] and finding.images[0] == "red/11.png"
-    assert "yellow #1 (red/11.png) stands for yellow, but the data says red" in finding.sentence
+    assert "yellow #1 (red/11.png) is a support of yellow, but the data says red" in finding.sentence
     words = finding.command.split()[-3:]
     assert words[:2] == ["replace", "red/11.png"] and words[2].startswith("yellow/")
     assert clinic.preview(Edit.replace(6, words[2])).after["accuracy"] >= before
@@ -166,7 +167,8 @@ def test_evidence_near_the_border(healthy: Examined, monkeypatch: pytest.MonkeyP
     found = pixels.background(healthy, COMMANDS)
     assert len(found) >= 3 and {finding.severity for finding in found} == {"notice"}
     assert (
-        "100% of what speaks for" in found[0].sentence and "near the image's border, which is 44%" in found[0].sentence
+        "100% of the evidence for" in found[0].sentence
+        and "near the border of the image, which is 44%" in found[0].sentence
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sic.clinic.findings import Finding
+from sic.clinic import Finding
 from sic.errors import SicError
 from sic.evaluate.metrics import METRICS
 from sic.report import Page, gather, render

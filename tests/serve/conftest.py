@@ -22,9 +22,8 @@ from sic.directory import Config
 from sic.model import Model, load
 from sic.serve.app import create_app
 from sic.serve.clinic import ServedClinic
-from sic.serve.connections import configuration
 from sic.serve.engine import Engine, HeldOutImages
-from sic.serve.guard import Guard
+from sic.serve.gateway import Guard, configuration
 from sic.serve.limits import Limits
 from sic.settings import Loss
 from sic.supports import Support, select

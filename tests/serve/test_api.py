@@ -113,7 +113,7 @@ def test_the_figure_comes_as_png(client: TestClient, served: Served, how: str) -
     assert answer.headers["content-type"] == "image/png"
     assert Image.open(io.BytesIO(answer.content)).size[0] > 300
     several = [("image", served.image.read_bytes())] * 2
-    assert "one image at a time" in client.post(path, files=several, headers=headers).json()["error"]
+    assert "shows one image" in client.post(path, files=several, headers=headers).json()["error"]
     told = client.post(f"{V1}/predict", files={"image": served.image.read_bytes()}, headers={"Accept": "image/png"})
     assert told.status_code == 406
 

@@ -191,7 +191,7 @@ def test_keyboard_alone_is_enough(visit: Visit) -> None:
     assert visit.values(".cases .region", "data-value") == pytest.approx(
         [case.evidence_map.numpy()[mask].sum() for case in wanted.cases], abs=1e-5
     )
-    name = f"case {wanted.cases[0].index} "
+    name = f"{wanted.cases[0].name} "
     visit.until(f"document.getElementById('region-words').textContent.includes('{name}')")
     page.keyboard.press("Escape")
     assert page.locator("#clear").is_disabled()

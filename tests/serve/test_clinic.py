@@ -169,7 +169,7 @@ def test_numbers_that_have_moved_do_not_hit_another_support(own_copy: Served) ->
             first["source"]
         ]
         late = client.post(f"{CLINIC}/apply", json={"action": "drop", "support": 0})
-        assert late.status_code == 409 and "numbers have moved" in late.json()["error"]
+        assert late.status_code == 409 and "numbers have changed" in late.json()["error"]
         for support in (0, "0"):
             edit = {"action": "pin", "support": support, "source": first["source"]}
             assert client.post(f"{CLINIC}/apply", json=edit).status_code == 409

@@ -25,11 +25,9 @@ from starlette.testclient import TestClient
 import sic.serve
 from sic.cli.serve import _refuse_open_doors
 from sic.errors import SicError
-from sic.serve.decoder import Decoder
-from sic.serve.limits import Limits, Refused
-from sic.serve.pictures import Upload
-from sic.serve.uploads import plain_name
-from sic.serve.work import Abandoned, Worker
+from sic.serve.decoder import Decoder, Upload
+from sic.serve.limits import Abandoned, Limits, Refused, Worker
+from sic.serve.messages import plain_name
 from tests.data.test_images import many_scans
 from tests.serve.conftest import Served
 
@@ -175,7 +173,7 @@ def test_sixty_requests_at_once_are_answered_or_told_to_come_back(running: tuple
 
 
 def test_silent_connections_are_closed(running: tuple[Served, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sic.serve.connections.SILENT_SECONDS", 0.3)
+    monkeypatch.setattr("sic.serve.gateway.SILENT_SECONDS", 0.3)
     _, address = running
     for connection in half_open(address, 8):
         received = b"x"
@@ -189,7 +187,7 @@ def test_silent_connections_are_closed(running: tuple[Served, str], monkeypatch:
 
 
 def test_an_upload_that_trickles_is_given_up(running: tuple[Served, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sic.serve.uploads.PATIENCE", 0.5)
+    monkeypatch.setattr("sic.serve.messages.PATIENCE", 0.5)
     _, address = running
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:

@@ -45,7 +45,7 @@ def serve(
         import uvicorn
 
         from sic.serve.app import create_app
-        from sic.serve.connections import configuration
+        from sic.serve.gateway import configuration
     except ImportError:
         raise SicError("The viewer needs FastAPI: pip install 'sic[serve]'.") from None
 

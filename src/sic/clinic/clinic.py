@@ -1,4 +1,4 @@
-"""The clinic: look at a model's supports, change them without training again, and see at once what that does."""
+"""Inspect and edit the supports of a trained model, and measure the effect of each edit."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from sic import directory
-from sic.clinic.diagnostics import diagnose
+from sic.clinic import diagnostics
+from sic.clinic.diagnostics import Commands, Finding
 from sic.clinic.edits import Outcome, Record, class_index, compare, now, plan, recorded, standing, taken_out
-from sic.clinic.examined import Candidate, Examined, Reliance, SupportInfo
-from sic.clinic.findings import Commands, Finding
+from sic.clinic.examined import Candidate, Examined, Reliance, SupportSummary
+from sic.clinic.pixels import background, negative_mass
 from sic.data import UnreadableImage, read_image
 from sic.data.dataset import Progress
 from sic.errors import SicError
@@ -23,11 +24,12 @@ from sic.run import ImagesNotFound, Run
 from sic.supports import Edit, Support, find_support, replaced
 
 FAR = 0.02
-"""How far the latent of a support's image may be from its vector, in norms: devices differ by less than 1e-4."""
+"""How far the latent of a support's image may be from its vector, relative to its norm. Devices differ by less than
+1e-4."""
 
 
 class Clinic:
-    """The supports of the model in a directory. Only `apply` and `undo` change the model there."""
+    """The supports of the model in a directory. Only `apply` and `undo` change the directory."""
 
     def __init__(
         self,
@@ -40,9 +42,9 @@ class Clinic:
 
         Args:
             folder: The model directory.
-            data: Where the images are that the model was trained on, if no longer where they were.
-            progress: Told how many images are embedded, of those whose latents are not known.
-            model: The model of that directory, if it is loaded already. An edit changes its supports.
+            data: Where the training images are, if they were moved.
+            progress: Called with the number of images embedded so far, and the number to embed.
+            model: The model of the directory, if it is loaded already. An edit changes its supports.
         """
         self.folder, self._data = Path(folder), data
         self._version = directory.version(self.folder)
@@ -50,20 +52,20 @@ class Clinic:
         if not isinstance(model.classifier, SIC):
             raise SicError(f"{folder} is a {model.config.method} model: it has no supports to edit.")
         if len({(support.label, support.source) for support in model.supports}) < len(model.supports):
-            raise SicError(f"The supports of {folder} are not single training images, so they cannot be exchanged.")
+            raise SicError(f"The supports of {folder} are not single training images, so they cannot be edited.")
         self.images = Run(self.folder, model.config).images(data)
         everyone = [sample for samples in self.images.splits.values() for sample in samples]
         latents = model.embed(everyone, own=True, progress=progress)
         self.problems = [*self.images.problems]
-        """Sentences about images that are missing."""
-        self.problems += [f"{id} cannot be used any more: {reason}." for id, reason in latents.unreadable.items()]
+        """Sentences about missing images."""
+        self.problems += [f"{id} can no longer be used: {reason}." for id, reason in latents.unreadable.items()]
         splits = {
             split: [sample for sample in samples if sample.id in latents]
             for split, samples in self.images.splits.items()
         }
         for split in ("train", "validation"):
             if not splits[split]:
-                raise SicError(f"None of the {split} images in {self.images.root} can be read any more.")
+                raise SicError(f"None of the {split} images in {self.images.root} can be read.")
         vectors = model.sic.support_vectors.cpu()
         self.problems += _trust(model.supports, vectors, latents, self.images.root)
         self.problems += [] if latents.problem is None else [latents.problem]
@@ -74,7 +76,7 @@ class Clinic:
         """The names of the classes."""
         return self.examined.classes
 
-    def list(self) -> Sequence[SupportInfo]:
+    def list(self) -> Sequence[SupportSummary]:
         """Describe all supports.
 
         Returns:
@@ -126,7 +128,7 @@ class Clinic:
         return compare(self.examined, self._with(self._plan(edit)[1]))
 
     def apply(self, edit: Edit) -> Outcome:
-        """Make the edit: supports, figures and history are written together, or not at all.
+        """Apply and save an edit. Supports, metrics and history are written together, or not at all.
 
         An edit that changes nothing is not written.
 
@@ -167,9 +169,9 @@ class Clinic:
         records = self.history()
         last = standing(records)[-steps:]
         if not last:
-            raise SicError(f"There is nothing to take back: the supports of {self.folder} are as training chose them.")
+            raise SicError(f"There is nothing to undo: the supports of {self.folder} are those that training selected.")
         if steps < 1 or len(last) < steps:
-            raise SicError(f"{self.folder} has {len(standing(records))} edits that can be taken back, not {steps}.")
+            raise SicError(f"{self.folder} has {len(standing(records))} edits that can be undone, not {steps}.")
         supports = self.examined.supports
         for record in reversed(last):
             label = class_index(self.classes, record.label)
@@ -185,8 +187,8 @@ class Clinic:
         """Look for problems of the supports.
 
         Args:
-            pixels: Whether to run the checks that explain images, too, which takes longer.
-            progress: Told how many images are explained.
+            pixels: Whether to include the checks that explain images, which take longer.
+            progress: Called with the number of images explained so far, and the number to explain.
 
         Returns:
             Findings, the most serious first, each with the command that acts on it.
@@ -199,7 +201,7 @@ class Clinic:
         return plan(edit, self.examined, self.images, unwanted)
 
     def _with(self, supports: Sequence[Support]) -> Examined:
-        """The same model with other supports."""
+        """The same model and images with other supports."""
         before = self.examined
         known = {
             (support.label, support.source): vector
@@ -218,7 +220,7 @@ class Clinic:
         return with_changes(before, supports=[*supports], vectors=torch.stack(vectors))
 
     def _save(self, after: Examined, records: Sequence[Record]) -> None:
-        """Write the model with its new supports; what was measured of the old ones is measured again."""
+        """Save the model with its new supports and new metrics."""
         classifier = after.classifier
         splits = [split for split in ("validation", "test") if after.splits[split]]
         measured = {split: after.predictions(split).quality for split in splits}
@@ -237,7 +239,7 @@ class Clinic:
         self.examined = with_changes(after, model=model)
 
     def _pictured(self, supports: Sequence[Support]) -> Sequence[Support]:
-        """The supports with their pictures, where the model keeps any."""
+        """The supports with their images, if the model keeps any."""
         before = self.examined.model.supports
         known = {(support.label, support.source): support.image for support in before}
         keep = any(support.image is not None for support in before)
@@ -254,10 +256,27 @@ class Clinic:
         return result
 
 
-def _trust(supports: Sequence[Support], vectors: Tensor, latents: Latents, root: Path) -> Sequence[str]:
-    """Where an image is a support, its vector counts, to the bit: undo then leads back to the very same model.
+def diagnose(
+    examined: Examined, commands: Commands, pixels: bool = True, progress: Progress | None = None
+) -> Sequence[Finding]:
+    """All findings, the serious ones first; without `pixels`, only those that need no explanation of an image."""
+    found = diagnostics.strangers(examined, commands)
+    known = {index for finding in found for index in finding.supports}
+    for look in (diagnostics.coinciding, diagnostics.identical, diagnostics.unbalanced):
+        # A support of the wrong class explains whatever else is wrong with it.
+        found += [finding for finding in look(examined, commands) if known.isdisjoint(finding.supports)]
+    found += diagnostics.label_suspects(examined, commands)
+    found += diagnostics.saturated(examined, commands)
+    if pixels:
+        found += negative_mass(examined, commands)
+        found += background(examined, commands, progress)
+    return sorted(found, key=lambda finding: finding.severity != "serious")
 
-    Returns a sentence for each image that is not the one that a support was made of; refuses if most are not.
+
+def _trust(supports: Sequence[Support], vectors: Tensor, latents: Latents, root: Path) -> Sequence[str]:
+    """Use the vectors of the supports as the latents of their images, so that undo restores the same model bit for bit.
+
+    Returns a sentence for each image that has changed since training; raises `ImagesNotFound` if most have.
     """
     strangers, replaced = [], False
     for support, vector in zip(supports, vectors, strict=True):
@@ -265,7 +284,7 @@ def _trust(supports: Sequence[Support], vectors: Tensor, latents: Latents, root:
             continue
         found = latents.of([support.source])[0]
         if (found - vector).norm() > FAR * vector.norm() + 1e-6:
-            strangers.append(f"{support.source} is not the image any more that the model's support was made of.")
+            strangers.append(f"{support.source} has changed since it became a support of the model.")
         elif not torch.equal(found, vector):
             latents.replace(support.source, vector)
             replaced = True

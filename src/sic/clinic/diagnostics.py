@@ -1,55 +1,79 @@
-"""What is wrong with a model's supports, in words. This file: what latents alone show.
+"""Checks of a model's supports that need only latents (`sic.clinic.pixels` has those that explain images).
 
-Where a limit comes from is said beside it. "The demo" is a model of the built-in birds (`sic demo`: 94 % on 180
-validation images, 3 supports per class), which is healthy: limits lie well outside of what it shows.
+Each limit has its reason beside it. "The demo" is a healthy model of the built-in birds (`sic demo`: 94 % on 180
+validation images, 3 supports per class); the limits are well outside of its values.
 """
 
+import shlex
 from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sic.clinic.examined import Examined
-from sic.clinic.findings import Commands, Finding
-from sic.clinic.pixels import background, negative_mass
-from sic.data.dataset import Progress
 from sic.supports import support_key
 
 NEIGHBOURS = 10
-"""Training images that a support is compared with; fewer where its class has no more."""
+"""The number of training images that a support is compared with; fewer if its class has fewer."""
 MAJORITY = 0.6
-"""Share of a support's nearest training images that belong to one other class. In the demo at most 0.4 (birds that lack
-parts); as supports of another class, 98 % of its training images would be found by it."""
+"""Share of a support's nearest training images that belong to one other class. At most 0.4 in the demo (birds that lack
+parts). Of its training images, 98 % would be found if they were supports of another class."""
 SAME = 0.999
-"""Share of evidence (cos^B) that two supports of a class have in common. Copies of an image: 1; the demo: to 0.996."""
+"""Share of evidence (cos^B) that two supports of a class share: 1 for copies of an image, up to 0.996 in the demo."""
 COINCIDE = 0.9
-"""The same for supports of two classes: an image of one then has 90 % of its evidence for the other, too. The demo: to
-0.86, for two birds that lack parts."""
+"""The same for supports of two classes: 90 % of the evidence for one is also evidence for the other. Up to 0.86 in the
+demo, for two birds that lack parts."""
 EVEN = 0.25
-"""A support never matters below this part of its even share of the evidence (1/n of n supports). The demo: 0.69 and
-more."""
+"""A support with less than this part of its even share of the evidence (1/n of n supports) never matters. At least 0.69
+in the demo."""
 SATURATED = 9.2
-"""Median logit of a class's answers: a probability of 0.9999. In the demo 3 to 6."""
+"""Median logit of the answers of a class; a probability of 0.9999. 3 to 6 in the demo."""
 TWICE = 2.0
-"""A training image is a label suspect if another class's best support adds that many times what its own class's best
-does. In the demo one or no image of 800, while 8 and 15 are merely nearer to another class."""
+"""The label of a training image is suspect if the best support of another class has this many times the evidence of the
+best of its own. In two demos 0 and 1 of 800 images, while 8 and 15 are merely closer to another class."""
 
 
-def diagnose(
-    examined: Examined, commands: Commands, pixels: bool = True, progress: Progress | None = None
-) -> list[Finding]:
-    """All findings, the serious ones first. Without `pixels` only those that latents show, at once."""
-    found = strangers(examined, commands)
-    known = {index for finding in found for index in finding.supports}
-    for look in (coinciding, identical, unbalanced):
-        # What else is wrong with a support of the wrong class follows from that.
-        found += [finding for finding in look(examined, commands) if known.isdisjoint(finding.supports)]
-    found += label_suspects(examined, commands)
-    found += saturated(examined, commands)
-    if pixels:
-        found += negative_mass(examined, commands)
-        found += background(examined, commands, progress)
-    return sorted(found, key=lambda finding: finding.severity != "serious")
+@dataclass(frozen=True)
+class Finding:
+    """A problem of the supports that a person should look at."""
+
+    title: str
+    severity: Literal["serious", "notice"]
+    sentence: str
+    command: str
+    """The command that acts on it."""
+    supports: list[int] = field(default_factory=list)
+    """The indices of the supports concerned."""
+    images: list[str] = field(default_factory=list)
+    """The ids of the images that show it."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """The measured values, and the limit."""
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Writes commands for the model in `folder`; `data` is where its images are, if they were moved."""
+
+    folder: Path
+    data: str | None = None
+    trained_on: str = "DATA"
+    """The data that `sic train` was given."""
+
+    def supports(self, *words: object) -> str:
+        data = [] if self.data is None else ["--data", self.data]
+        return shlex.join(["sic", "supports", *map(str, [self.folder, *words, *data])])
+
+    def explain(self, image: Path) -> str:
+        return shlex.join(["sic", "explain", str(self.folder), str(image), "--out", f"why-{image.stem}.png"])
+
+    def train(self, temperature: float) -> str:
+        out = self.folder.with_name(f"{self.folder.name}-T{temperature:g}")
+        where = self.data or self.trained_on
+        words = ["sic", "train", where, "--weights", self.folder, "-T", f"{temperature:g}", "--out", out]
+        return shlex.join(map(str, words))
 
 
 def strangers(examined: Examined, commands: Commands) -> list[Finding]:
@@ -68,14 +92,14 @@ def strangers(examined: Examined, commands: Commands) -> list[Finding]:
         truth = labels.get(support.source, support.label)
         reasons = [f"the data says {examined.classes[truth]}"] if truth != support.label else []
         if near and theirs >= MAJORITY * len(near):
-            reasons.append(f"of the {len(near)} training images most like it {theirs} are {examined.classes[other]}")
+            reasons.append(f"{theirs} of the {len(near)} most similar training images are {examined.classes[other]}")
         if not reasons:
             continue
         found.append(
             Finding(
                 "A support of the wrong class" if truth != support.label else "A support among another class",
                 "serious",
-                f"{examined.described(index)} stands for {examined.classes[support.label]}, but "
+                f"{examined.described(index)} is a support of {examined.classes[support.label]}, but "
                 f"{' and '.join(reasons)}.",
                 _exchange(examined, commands, index),
                 [index],
@@ -87,7 +111,7 @@ def strangers(examined: Examined, commands: Commands) -> list[Finding]:
 
 
 def coinciding(examined: Examined, commands: Commands) -> list[Finding]:
-    """Pairs of supports of different classes that almost coincide: what speaks for one speaks for the other.
+    """Pairs of supports of different classes that almost coincide: evidence for one is evidence for the other.
 
     The one that is less like the training images of its class should go.
     """
@@ -102,8 +126,7 @@ def coinciding(examined: Examined, commands: Commands) -> list[Finding]:
             Finding(
                 "Supports of two classes coincide",
                 "serious",
-                f"{one} and {other} are nearly the same to the model: of the evidence that one gives, the "
-                f"other gives {share:.0%} as well.",
+                f"{one} and {other} are nearly the same to the model: they share {share:.0%} of their evidence.",
                 _exchange(examined, commands, min(a, b, key=lambda index: _typicality(examined, index))),
                 [a, b],
                 [examined.supports[a].source, examined.supports[b].source],
@@ -114,7 +137,7 @@ def coinciding(examined: Examined, commands: Commands) -> list[Finding]:
 
 
 def identical(examined: Examined, commands: Commands) -> list[Finding]:
-    """Classes with supports that are nearly identical: they count one case several times."""
+    """Classes with supports that are nearly identical, so that one image counts several times."""
     overlap = _overlap(examined, examined.vectors)
     found = []
     for label, own in _by_class(examined).items():
@@ -127,7 +150,7 @@ def identical(examined: Examined, commands: Commands) -> list[Finding]:
             Finding(
                 "Supports that are the same",
                 "notice",
-                f"{names} are nearly identical to the model: they count one case {len(members)} times.",
+                f"{names} are nearly identical to the model: one image counts {len(members)} times.",
                 commands.supports("reselect", examined.classes[label]),
                 members,
                 [examined.supports[index].source for index in members],
@@ -138,9 +161,9 @@ def identical(examined: Examined, commands: Commands) -> list[Finding]:
 
 
 def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
-    """Supports that dominate the answers of their class on the validation images, and supports that never matter.
+    """Supports that dominate the answers of their class in the validation images, and supports that never matter.
 
-    A support dominates if it gives more than half of the way from its even share to all of the evidence.
+    A support dominates if its share of the evidence is closer to 1 than to its even share.
     """
     predictions = examined.predictions("validation")
     evidence, answered = predictions.evidence, predictions.answers
@@ -171,7 +194,7 @@ def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
 
 
 def saturated(examined: Examined, commands: Commands) -> list[Finding]:
-    """Classes whose evidence is so large that probabilities do not tell clear cases from others any more."""
+    """Classes whose evidence is so large that probabilities no longer separate clear images from others."""
     predictions = examined.predictions("validation")
     answered = predictions.answers
     medians = {
@@ -188,8 +211,8 @@ def saturated(examined: Examined, commands: Commands) -> list[Finding]:
         Finding(
             "Evidence that saturates",
             "notice",
-            f"Half of the answers {names} have a probability of more than 99.99 %, whatever the image: differences in "
-            f"evidence are lost there. A temperature above {temperature:g} keeps them.",
+            f"Half of the answers {names} have a probability above 99.99 %, so differences in evidence no longer show. "
+            f"A temperature above {temperature:g} would keep them.",
             commands.train(2 * temperature),
             numbers={"median_logit": max(medians[label] for label in over), "limit": SATURATED},
         )
@@ -197,7 +220,7 @@ def saturated(examined: Examined, commands: Commands) -> list[Finding]:
 
 
 def label_suspects(examined: Examined, commands: Commands) -> list[Finding]:
-    """Training images with far more evidence from another class's supports than from any of their own."""
+    """Training images with far more evidence from a support of another class than from any of their own."""
     predictions = examined.predictions("train")
     evidence, found = predictions.evidence, predictions.found
     best = torch.zeros_like(predictions.logits)
@@ -216,11 +239,11 @@ def label_suspects(examined: Examined, commands: Commands) -> list[Finding]:
     ratio, first, other = suspects[0]
     return [
         Finding(
-            "Labels to look at",
+            "Labels to check",
             "notice",
-            f"Training images that look like another class than their label says: {len(suspects)}. The first is "
+            f"{len(suspects)} training images look like another class than their label. The first is "
             f"{first.id}, labelled {examined.names(first)[0]}: a support of {examined.classes[other]} gives it "
-            f"{ratio:.1f} times as much evidence as any of its own.",
+            f"{ratio:.1f} times as much evidence as any support of its own class.",
             commands.explain(first.path),
             images=[sample.id for _, sample, _ in suspects],
             numbers={"times": ratio, "limit": TWICE},
@@ -229,7 +252,7 @@ def label_suspects(examined: Examined, commands: Commands) -> list[Finding]:
 
 
 def _overlap(examined: Examined, latents: Tensor) -> Tensor:
-    """S×n, cos^B: the share of a support's full evidence that images with these latents get."""
+    """S×n, cos^B: the share of a support's largest evidence that images with these latents get."""
     units, directions = (x / x.norm(dim=1, keepdim=True).clamp_min(1e-12) for x in (examined.vectors, latents))
     return (units @ directions.T).clamp(0, 1) ** examined.model.config.b
 
@@ -241,7 +264,7 @@ def _typicality(examined: Examined, index: int) -> float:
 
 
 def _exchange(examined: Examined, commands: Commands, index: int) -> str:
-    """The most typical image of the class that is no support yet takes the support's place."""
+    """The command that replaces a support with the most typical image of its class, or drops it if there is none."""
     free = [one.id for one in examined.candidates(examined.supports[index].label) if not one.support]
     name = support_key(examined.supports, index)
     return commands.supports("replace", name, free[0]) if free else commands.supports("drop", name)

@@ -1,4 +1,4 @@
-"""Edits of supports: which supports an edit leaves, what it does to the answers, and the record that is kept of it."""
+"""Edits of supports: the supports after an edit, its effect on the answers, and its record."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ Direction = Literal["to_right", "to_wrong", "neither"]
 
 
 def now() -> str:
-    """To the second, in universal time."""
+    """The time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass
 class Record:
-    """One edit that was made."""
+    """The record of one edit."""
 
     action: str
     label: str
@@ -37,17 +37,17 @@ class Record:
     added: list[str]
     before: dict[str, Any]
     after: dict[str, Any]
-    """Figures on the validation images."""
+    """Metrics on the validation images."""
     to_right: list[str]
     to_wrong: list[str]
-    """Validation images whose answers became right, and wrong."""
+    """The validation images whose answers became right, and wrong."""
     supports_before: list[list[Any]]
-    """The class's supports before the edit, each with whether it was pinned: what undo goes back to."""
+    """The supports of the class before the edit, with their pins, for undo."""
     forced: bool = False
-    """An image of another class was taken on purpose."""
+    """Whether an image of another class was allowed."""
     when: str = field(default_factory=now)
     undone: str | None = None
-    """When it was taken back."""
+    """When it was undone."""
 
 
 def recorded(edits: Sequence[Mapping[str, Any]], where: Path) -> list[Record]:
@@ -62,12 +62,12 @@ def recorded(edits: Sequence[Mapping[str, Any]], where: Path) -> list[Record]:
 
 
 def standing(records: Sequence[Record]) -> list[Record]:
-    """Those that were not taken back."""
+    """The edits that were not undone."""
     return [record for record in records if record.undone is None]
 
 
 def taken_out(records: Sequence[Record]) -> set[tuple[str, str]]:
-    """Classes and the images that the user did not want as their supports, and has not put back since."""
+    """Classes and images that the user removed from their supports and has not added since."""
     out: set[tuple[str, str]] = set()
     for record in standing(records):
         if record.action in ("drop", "replace"):
@@ -79,9 +79,9 @@ def taken_out(records: Sequence[Record]) -> set[tuple[str, str]]:
 def plan(
     edit: Edit, examined: Examined, images: RunImages, unwanted: set[tuple[int, str]]
 ) -> tuple[int, list[Support]]:
-    """The class that the edit is about, and all supports after it.
+    """The class of an edit, and all supports after it.
 
-    `unwanted`: images that the user took out before, with the class; they are not selected again.
+    `unwanted` are classes and images that the user removed before; they are not selected again.
     """
     supports = examined.supports
     if edit.action == "reselect":
@@ -101,8 +101,7 @@ def plan(
     if edit.action == "drop":
         if sum(other.label == support.label for other in supports) == 1:
             raise SicError(
-                f"{support.source} is the last support of {name}, and a class needs one; replace it instead, or choose "
-                f"others with reselect."
+                f"{support.source} is the last support of {name}, and a class needs one; replace it, or use reselect."
             )
         return support.label, supports[:index] + supports[index + 1 :]
     if edit.action == "replace":
@@ -115,7 +114,7 @@ def plan(
 
 
 def _image(edit: Edit, label: int, examined: Examined, images: RunImages) -> str:
-    """The id of the image that is to stand for a class."""
+    """The id of the image that becomes a support of a class."""
     image = find_image(str(edit.image), examined, images)
     _refuse(image, label, edit.force, examined)
     if any(support.label == label and support.source == image.id for support in examined.supports):
@@ -130,7 +129,7 @@ def class_index(classes: Sequence[str], name: str) -> int:
 
 
 def find_image(name: str, examined: Examined, images: RunImages) -> Sample:
-    """The training image that a user means: by its id, or by the path of its file."""
+    """A training image by its id, or by the path of its file."""
     for sample in examined.splits["train"]:
         if name in (sample.id, str(sample.path)):
             return sample
@@ -143,8 +142,7 @@ def find_image(name: str, examined: Examined, images: RunImages) -> Sample:
             if split == "train":
                 raise SicError(f"{name} cannot be a support: {examined.latents.unreadable[sample.id]}.")
             raise SicError(
-                f"{name} is a {split} image: as a support it would be compared with itself there. Choose a training "
-                "image."
+                f"{name} is a {split} image, which would then be compared with itself; choose a training image."
             )
     raise SicError(f"No training image in {images.root} is called {name!r}; give its path below that folder.")
 
@@ -152,15 +150,15 @@ def find_image(name: str, examined: Examined, images: RunImages) -> Sample:
 def _refuse(image: Sample, label: int, force: bool, examined: Examined) -> None:
     shown = " and ".join(examined.names(image)) or "none of the classes"
     if len(image.labels) != 1:
-        raise SicError(f"{image.id} shows {shown}: only an image of exactly one class can stand for a class.")
+        raise SicError(f"{image.id} shows {shown}: only an image of exactly one class can be a support.")
     if image.labels[0] != label and not force:
-        raise SicError(f"{image.id} shows {shown}, not {examined.classes[label]}; --force if you mean it.")
+        raise SicError(f"{image.id} shows {shown}, not {examined.classes[label]}; use --force to add it anyway.")
 
 
 def _selected(
     label: int, before: Sequence[Support], number: int | None, examined: Examined, unwanted: set[tuple[int, str]]
 ) -> list[Support]:
-    """As training does: k-means on the latents of the class, then the nearest real ones; pinned supports stay."""
+    """Select supports as training does, by k-means on the latents of the class; pinned supports stay."""
     name = examined.classes[label]
     pinned = [support for support in before if support.pinned]
     number = len(before) if number is None else number
@@ -184,36 +182,36 @@ def _selected(
 
 @dataclass(frozen=True)
 class Flip:
-    """An image that gets another answer."""
+    """An image whose answer changes."""
 
     id: str
     truth: list[str]
     before: list[str]
     after: list[str]
     direction: Direction
-    """With several labels per image: towards fewer wrong ones, or more."""
+    """If images can have several labels: towards fewer or more wrong ones."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Before and after an edit, on the validation images."""
+    """The effect of an edit on the validation images."""
 
     labels: list[str]
-    """The classes whose supports differ."""
+    """The classes whose supports change."""
     removed: list[str]
     added: list[str]
     before: dict[str, Any]
-    """Figures: `accuracy`, or `map` where images have several labels, and others."""
+    """Metrics: `accuracy`, or `map` if images can have several labels, and others."""
     after: dict[str, Any]
     flips: list[Flip]
 
     def ids(self, direction: Direction) -> list[str]:
-        """The images that changed sides."""
+        """The ids of the images whose answer changes in this direction."""
         return [flip.id for flip in self.flips if flip.direction == direction]
 
 
 def compare(before: Examined, after: Examined) -> Outcome:
-    """The same model and images with other supports."""
+    """Compare two sets of supports of the same model on the same images."""
     old, new = Counter(before.supports), Counter(after.supports)
     labels = sorted({support.label for support in (old - new) + (new - old)})
     removed, added = _sources(before.supports, after.supports), _sources(after.supports, before.supports)
@@ -234,7 +232,7 @@ def _sources(of: Sequence[Support], without: Sequence[Support]) -> list[str]:
 
 
 def _numbers(figures: dict[str, Any]) -> dict[str, Any]:
-    """Without the tables."""
+    """Metrics without those per class."""
     return {name: value for name, value in figures.items() if not isinstance(value, dict)}
 
 

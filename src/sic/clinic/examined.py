@@ -1,5 +1,5 @@
-"""A model with certain supports, and what its images say about them: who they are, who could take their place, and
-whose answers rely on them."""
+"""A model with a set of supports and the embedded images of its dataset: which images the supports are, which could
+replace them, and which answers rely on them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ from sic.supports import Support, support_names
 
 
 @dataclass(frozen=True)
-class SupportInfo:
-    """One support of the model as it is now."""
+class SupportSummary:
+    """One support of the model, and how it is used."""
 
     index: int
     name: str
@@ -26,51 +26,51 @@ class SupportInfo:
     source: str
     pinned: bool
     truth: list[str] | None
-    """What the data says that its image shows; None where the image is not among the training images."""
+    """The classes of its image in the dataset; None if it is not one of the training images."""
     evidence: float
-    """Mean evidence that it adds to the validation images of its class; 0 where there are none."""
+    """Its mean evidence in the validation images of its class; 0 if there are none."""
     strongest: int
-    """Validation images whose answer is its class and of which it is the strongest support."""
+    """The number of validation images that are answered with its class and have the most evidence from it."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A training image that may stand for a class."""
+    """A training image that can be a support of a class."""
 
     id: str
     path: Path
     distance: float
-    """Of its latent from the class's mean latent, or from the support that was named."""
+    """From the mean latent of the class, or from a given support."""
     support: bool
-    """Is one already."""
+    """Whether it is a support already."""
 
 
 @dataclass(frozen=True)
 class Reliance:
-    """An image whose answer rests on a support."""
+    """An image whose answer relies on a support."""
 
     id: str
     path: Path
     split: str
     truth: list[str]
     evidence: float
-    """What the support adds to its class's logit."""
+    """The contribution of the support to the logit of its class."""
     share: float
     """Of all evidence for the class."""
     decisive: bool
-    """Without this support its class would not be the answer, or would have no similar case."""
+    """Whether the answer, or its similar case, would be lost without this support."""
 
 
 @dataclass(frozen=True)
 class Examined:
-    """Everything is on the CPU but the model itself, whose own supports do not count here."""
+    """Uses the network of `model` with other `supports` than its own. All tensors are on the CPU."""
 
     model: Model
     supports: list[Support]
     vectors: Tensor
     """S×d, of the supports."""
     splits: dict[str, list[Sample]]
-    """The images that have latents: `train`, `validation`, `test` (which may be empty)."""
+    """The embedded images by split: `train`, `validation` and `test`, which may be empty."""
     latents: Latents
 
     @property
@@ -101,7 +101,7 @@ class Examined:
 
     @torch.no_grad()
     def predictions(self, split: str) -> Predictions:
-        """What the model with these supports says about the images of a split."""
+        """The predictions for the images of a split with these supports."""
         latents = self.embedded(split)
         evidence = self.classifier.evidence(latents, self.vectors)
         return Predictions(
@@ -120,7 +120,7 @@ class Examined:
         """The classes that a sample shows."""
         return [self.classes[label] for label in sample.labels]
 
-    def describe(self) -> list[SupportInfo]:
+    def describe(self) -> list[SupportSummary]:
         """All supports, in their order."""
         found = self.predictions("validation")
         answered, evidence = found.answers, found.evidence
@@ -131,7 +131,7 @@ class Examined:
                 winners = evidence[answered[:, label]][:, own].argmax(dim=1)
                 strongest[own] = winners.bincount(minlength=len(own))
         shows = found.targets == 1
-        if self.model.config.task == "single":  # a bird that lacks parts could be any of several: it tells nothing here
+        if self.model.config.task == "single":  # a bird that lacks parts may show several classes; it is left out
             shows &= shows.sum(dim=1, keepdim=True) == 1
         training = {sample.id: sample for sample in self.splits["train"]}
         result, names = [], self.support_names
@@ -139,7 +139,7 @@ class Examined:
             mine = evidence[shows[:, support.label], index]
             source = training.get(support.source)
             result.append(
-                SupportInfo(
+                SupportSummary(
                     index,
                     names[index],
                     self.classes[support.label],
@@ -153,7 +153,7 @@ class Examined:
         return result
 
     def candidates(self, label: int, near: int | None = None) -> list[Candidate]:
-        """Training images that show a class and nothing else, nearest first: to their mean, or to a support."""
+        """Training images that show only this class, those nearest to their mean, or to a support, first."""
         samples = [sample for sample in self.splits["train"] if sample.labels == (label,)]
         if not samples:
             return []

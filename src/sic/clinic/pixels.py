@@ -1,4 +1,4 @@
-"""Findings that need a look at pixels: what supports are made of, and where the evidence in images lies."""
+"""Checks that explain images: negative contributions to supports, and evidence from the background."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -6,31 +6,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sic.clinic.diagnostics import Commands, Finding
 from sic.clinic.examined import Examined
-from sic.clinic.findings import Commands, Finding
 from sic.data.dataset import Progress, Sample
 from sic.data.images import image_size, read_image, to_tensor
 from sic.explain.contributions import negative_share, support_contributions
 from sic.explain.prose import TOO_MUCH_NEGATIVE
 
 PER_CLASS = 4
-"""Validation images of each class that are explained."""
+"""The number of validation images explained per class."""
 FEWEST = 3
-"""Of fewer, nothing is said about a class."""
+"""Classes with fewer images are not judged."""
 MOST = 120
-"""Images explained in all: on a slow machine that is a minute."""
+"""The most images explained; that takes a minute on a slow machine."""
 CHUNK = 32
-"""Supports explained at a time."""
+"""The number of supports explained at a time."""
 RING = 0.1
-"""Width of what counts as the border, of the image's side."""
+"""The width of the border, as a share of the image."""
 MOST_OF_THE_IMAGE = 0.9
-"""Boxes larger than that leave no background to look at."""
+"""Boxes larger than this leave too little background."""
 
 
 def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
-    """Supports that are made of much that counts negatively: T was too small.
+    """Supports with many negative contributions: T was too small.
 
-    The limit is the one at which an explanation warns its reader. The demo's supports have 3 % at most.
+    The limit is the one of explanations. In the demo, the supports have 3 % at most.
     """
     shares = _negative_shares(examined)
     over = [(share, index) for index, share in shares.items() if share > TOO_MUCH_NEGATIVE]
@@ -54,7 +54,7 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
 
 
 def _negative_shares(examined: Examined) -> dict[int, float]:
-    """By support, on the copies of the images that the model keeps, else on the training images."""
+    """Shares by support, from the copies of the images that the model keeps, or else from the training images."""
     model = examined.model
     kept = [index for index, support in enumerate(model.supports) if support.image is not None]
     result = {}
@@ -71,11 +71,11 @@ def _negative_shares(examined: Examined) -> dict[int, float]:
 
 
 def background(examined: Examined, commands: Commands, progress: Progress | None = None) -> list[Finding]:
-    """Classes whose positive contributions avoid the place where their objects are.
+    """Classes whose positive contributions avoid their objects.
 
-    That place is inside the boxes where the data has boxes, else away from the image's border. It is avoided if it gets
-    less of the contributions than its share of the image's area: then the network looks anywhere rather than there. In
-    the demo the border has 37 % of the area and 12 % of the contributions, 31 % in the most extreme image.
+    Objects are inside the boxes of the dataset, or else away from the border of the image. A class avoids them if their
+    share of the contributions is below their share of the area. In the demo the border has 37 % of the area and 12 % of
+    the contributions, 31 % in the most extreme image.
     """
     chosen = _chosen(examined)
     measured: dict[int, list[_Measured]] = defaultdict(list)
@@ -93,13 +93,13 @@ def background(examined: Examined, commands: Commands, progress: Progress | None
         share, area = (sum(numbers) / len(images) for numbers in zip(*((i.share, i.area) for i in images), strict=True))
         if len(images) < FEWEST or share <= area:
             continue
-        where = "outside of the boxes" if images[0].boxed else "near the image's border"
+        where = "outside of the boxes" if images[0].boxed else "near the border of the image"
         found.append(
             Finding(
                 "Evidence from the background",
                 "serious" if images[0].boxed else "notice",
-                f"{share:.0%} of what speaks for {examined.classes[label]} in {len(images)} validation images lies "
-                f"{where}, which is {area:.0%} of the area: the model may go by the surroundings.",
+                f"{share:.0%} of the evidence for {examined.classes[label]} in {len(images)} validation images is "
+                f"{where}, which is {area:.0%} of the area: the model may use the background.",
                 commands.explain(max(images, key=lambda one: one.share - one.area).sample.path),
                 images=[one.sample.id for one in images],
                 numbers={"share_outside": share, "area_outside": area},
@@ -110,7 +110,7 @@ def background(examined: Examined, commands: Commands, progress: Progress | None
 
 @dataclass(frozen=True)
 class _Measured:
-    """Of one image: the share of its positive contributions outside of the object's place, and that of the area."""
+    """One image: the share of its positive contributions outside of the object, and the share of the area there."""
 
     sample: Sample
     share: float
@@ -119,7 +119,7 @@ class _Measured:
 
 
 def _chosen(examined: Examined) -> list[tuple[Sample, int]]:
-    """The first validation images of each class that are answered rightly, up to `MOST`, every class in turn."""
+    """The first correctly answered validation images of each class, up to `MOST`, all classes in turn."""
     samples = examined.splits["validation"]
     answered = examined.predictions("validation").answers.tolist()
     by_class: dict[int, list[Sample]] = defaultdict(list)
@@ -137,7 +137,7 @@ def _chosen(examined: Examined) -> list[tuple[Sample, int]]:
 
 
 def _place(examined: Examined, sample: Sample, label: int) -> Tensor:
-    """S×S, 1 where the object is said to be."""
+    """S×S, 1 where the object is."""
     preprocessing = examined.model.config.preprocessing
     size = preprocessing.size
     inside = torch.zeros(size, size)

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sic.clinic.findings import Finding
+from sic.clinic import Finding
 from sic.directory import CONFIG, read_stored
 from sic.errors import SicError
 from sic.evaluate.metrics import (

@@ -1,4 +1,4 @@
-"""The application: pages, HTTP interface, and the guard around both."""
+"""The web application: the pages and the HTTP interface, behind the guard."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -8,15 +8,13 @@ from importlib import resources
 from fastapi import Depends, FastAPI
 from fastapi.responses import Response
 
-from sic.serve import api_clinic, api_images, api_model
-from sic.serve.answers import V1, Site, answer_errors
-from sic.serve.clinic import ServedClinic
+from sic.serve.api import Site, add_routes
+from sic.serve.clinic import ServedClinic, add_clinic
 from sic.serve.decoder import Decoder
 from sic.serve.engine import Engine
-from sic.serve.guard import Guard
-from sic.serve.limits import Limits, Refused
-from sic.serve.metrics import Metrics
-from sic.serve.work import Worker
+from sic.serve.gateway import Guard, Metrics
+from sic.serve.limits import Limits, Refused, Worker
+from sic.serve.messages import V1, answer_errors
 from sic.version import __version__
 
 PAGES = {"/": "viewer.html", "/cases": "cases.html", "/clinic": "clinic.html"}
@@ -30,7 +28,15 @@ def create_app(
     token: str | None = None,
     names: frozenset[str] = frozenset(),
 ) -> Guard:
-    """`token`: what callers must present, if anything; `names`: host names the server goes by beside localhost."""
+    """Create the application.
+
+    Args:
+        engine: The model.
+        clinic: Its clinic.
+        limits: Limits of a request.
+        token: The token that requests must have; None for no token.
+        names: Host names of the server besides localhost.
+    """
     limits = limits or Limits()
     worker, decoder = Worker(limits), Decoder(limits)
     metrics = Metrics(lambda: worker.unfinished)
@@ -49,30 +55,29 @@ def create_app(
         dependencies=[Depends(current)],
         title="sic",
         version=__version__,
-        description="Classification that can be checked: every score is a sum of similarities to training images.",
+        description="Image classification by cases: every score is a sum of similarities to training images.",
         docs_url=None,  # these pages load scripts from elsewhere
         redoc_url=None,
         openapi_url=f"{V1}/openapi.json",
         lifespan=lifespan,
-        # What FastAPI would tell a collector named in the environment; older versions tell nothing and take no notice.
+        # Newer versions would report to a collector that the environment names; older ones ignore this.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     answer_errors(app)
     _pages(app)
-    site = Site(engine, clinic, limits, worker, decoder, metrics)
-    for room in (api_model, api_images, api_clinic):
-        room.add(app, site)
+    add_routes(app, Site(engine, limits, worker, decoder, metrics))
+    add_clinic(app, clinic, worker, limits)
     return Guard(app, token, names, metrics)
 
 
 def _pages(app: FastAPI) -> None:
-    """Static files, read once: no path of a request ever reaches the disk."""
+    """Add the static files. They are read once, so no path of a request reaches the disk."""
     folder = resources.files("sic.serve") / "static"
     files = {entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.is_file()}
 
     def answer(name: str) -> Response:
         if name not in files:
-            raise Refused(404, "There is nothing here.")
+            raise Refused(404, "Not found.")
         return Response(files[name], media_type=TYPES[name.rsplit(".")[-1]], headers={"Cache-Control": "no-cache"})
 
     for path, name in PAGES.items():

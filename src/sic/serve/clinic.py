@@ -1,28 +1,41 @@
-"""The clinic of the served model: opened when it is asked for, because it looks at every image of the training."""
+"""The clinic of the served model and its routes. It is opened on request, because it embeds every training image."""
 
 import threading
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import Response
+from pydantic import ValidationError
 
 from sic.clinic import Clinic, Edit, Outcome
 from sic.clinic.edits import standing
 from sic.data.dataset import Sample
 from sic.directory import stamp
 from sic.errors import SicError
+from sic.explain.picture import png
 from sic.model import load
+from sic.serve import schemas
 from sic.serve.engine import Engine
-from sic.serve.limits import Refused
+from sic.serve.limits import Limits, Refused, Worker
+from sic.serve.messages import V1, image_answer, receive_json
 from sic.supports import by_position, find_support
 
+BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": schemas.EditRequest.model_json_schema()}},
+    }
+}
+EMPTY: dict[str, Any] = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
 SHOWN = 60
-"""Candidates named at once."""
+"""The most candidates listed."""
 
 
 class ServedClinic:
-    """Edits go to the model directory and to the engine, or to neither."""
+    """The clinic of a server. An edit changes the model directory and the engine, or neither."""
 
     def __init__(self, folder: Path, engine: Engine, allowed: bool = True) -> None:
         self.folder, self.engine, self.allowed = folder, engine, allowed
@@ -33,29 +46,32 @@ class ServedClinic:
         self._samples: dict[str, Sample] = {}
         self._known = stamp(self.folder)
         self._edited = False
-        """Whether the supports are others than when the server was started."""
+        """Whether the supports have changed since the server started."""
 
     @property
     def outdated(self) -> bool:
-        """Whether somebody else, such as `sic supports`, has changed the model since."""
-        return stamp(self.folder) not in (None, self._known)  # moved or deleted: what is loaded goes on answering
+        """Whether another process, such as `sic supports`, has changed the model since."""
+        return stamp(self.folder) not in (
+            None,
+            self._known,
+        )  # if it was moved or deleted, the loaded model stays in use
 
     def catch_up(self) -> None:
-        """Go on with the supports that the model has on disk."""
+        """Load the supports that the model has on disk now."""
         now = stamp(self.folder)
         if now == self._known:
             return
         model = load(self.folder, self.engine.model.device)
         old, new = self.engine.classifier.encoder.state_dict(), model.sic.encoder.state_dict()
         if old.keys() != new.keys() or not all(torch.equal(old[name], new[name]) for name in new):
-            raise Refused(409, "There is another model in this place now; start sic serve again.")
+            raise Refused(409, "The directory has another model now; restart sic serve.")
         self.engine.use(model)
         if self.state == "open":
             self._clinic, self.state = None, "closed"
         self._known, self._edited = now, True
 
     def open(self) -> None:
-        """Begin to open it, in a thread of its own: answers about images need not wait for that."""
+        """Start to open the clinic in a thread, so that requests about images need not wait."""
         self._allow()
         if self.state in ("closed", "failed"):
             self.state, self.error = "opening", None
@@ -67,7 +83,7 @@ class ServedClinic:
 
         try:
             clinic = Clinic(self.folder, progress=progress)
-        except Exception as error:  # whatever it is, the page must not wait for ever
+        except Exception as error:  # the page must not wait for ever, whatever the error
             known = isinstance(error, SicError)
             self.error = str(error) if known else f"The clinic cannot be opened ({type(error).__name__}: {error})."
             self.state = "failed"
@@ -78,7 +94,10 @@ class ServedClinic:
 
     def _allow(self) -> None:
         if not self.allowed:
-            raise Refused(403, "Supports can be edited on the server's own machine only; --allow-edits changes that.")
+            raise Refused(
+                403,
+                "Supports can only be edited on the server's own machine; see --allow-edits.",
+            )
 
     @property
     def clinic(self) -> Clinic:
@@ -113,10 +132,10 @@ class ServedClinic:
         return {"total": len(found), "images": images}
 
     def sample(self, id: str) -> Sample:
-        """An image by its id in the data; an id that is not known is no path to anything."""
-        self.clinic  # noqa: B018 - refuses where it is not open
+        """An image of the data by its id; unknown ids are refused, so no id is used as a path."""
+        self.clinic  # noqa: B018 - refuses if it is not open
         if id not in self._samples:
-            raise Refused(404, "The model's data has no such image.")
+            raise Refused(404, "The data of the model has no such image.")
         return self._samples[id]
 
     def preview(self, edit: Edit, source: str | None) -> dict[str, Any]:
@@ -136,11 +155,13 @@ class ServedClinic:
         return asdict(outcome)
 
     def _same(self, edit: Edit, source: str | None) -> None:
-        """Numbers move when a support is dropped: whoever still looks at an old list must not hit another one."""
+        """Refuse an edit by number from an outdated list: numbers change when a support is dropped."""
         if edit.support is None or not by_position(edit.support):
             return
         if source is None and self._edited:
-            raise Refused(409, "The supports have been edited, so numbers have moved; name the support by its image.")
+            raise Refused(
+                409, "The supports were edited and their numbers have changed; give the image of the support."
+            )
         if source is None:
             return
         examined, changed = self.clinic.examined, Refused(409, "The supports have changed; load the page again.")
@@ -150,3 +171,75 @@ class ServedClinic:
             raise changed from None
         if examined.supports[index].source != source:
             raise changed
+
+
+async def _read_edit(request: Request, limits: Limits) -> tuple[Edit, str | None]:
+    """An edit, and the id of the image that its support must still have."""
+    try:
+        wanted = schemas.EditRequest.model_validate_json(await receive_json(request, limits))
+    except ValidationError as error:
+        raise Refused(422, f"This is not an edit: {error.errors()[0]['msg']}.") from None
+    return Edit(wanted.action, wanted.support, wanted.image, wanted.label), wanted.source
+
+
+def add_clinic(app: FastAPI, clinic: ServedClinic, worker: Worker, limits: Limits) -> None:
+    """Add the routes of the clinic to the application."""
+
+    @app.get(f"{V1}/clinic", tags=["clinic"], response_model=schemas.ClinicState, summary="The supports and all edits")
+    async def state() -> Any:
+        return await worker.run(lambda _: clinic.describe())
+
+    @app.post(f"{V1}/clinic/open", tags=["clinic"], openapi_extra=EMPTY, summary="Start to embed the training images")
+    async def open_clinic(request: Request) -> dict[str, str]:
+        await receive_json(request, limits)
+        clinic.open()
+        return {"state": clinic.state}
+
+    @app.get(
+        f"{V1}/clinic/candidates",
+        tags=["clinic"],
+        response_model=schemas.Candidates,
+        summary="Training images that could be supports of a class",
+    )
+    async def candidates(
+        label: Annotated[str, Query(alias="class")],
+        near: Annotated[int | None, Query(description="Nearest to this support instead of to the mean.")] = None,
+    ) -> Any:
+        return await worker.run(lambda _: clinic.candidates(label, near))
+
+    @app.get(f"{V1}/clinic/image", tags=["clinic"], summary="An image of the model's data as the model sees it")
+    def image(id: str) -> Response:  # does not use the model, so it need not wait in line
+        return image_answer(png(clinic.engine.model.tensor(clinic.sample(id).path)))
+
+    @app.post(
+        f"{V1}/clinic/preview",
+        tags=["clinic"],
+        response_model=schemas.Outcome,
+        openapi_extra=BODY,
+        summary="Measure an edit without saving it",
+    )
+    async def preview(request: Request) -> Any:
+        edit, source = await _read_edit(request, limits)
+        return await worker.run(lambda _: clinic.preview(edit, source))
+
+    @app.post(
+        f"{V1}/clinic/apply",
+        tags=["clinic"],
+        response_model=schemas.Outcome,
+        openapi_extra=BODY,
+        summary="Edit the supports, here and in the model directory",
+    )
+    async def apply(request: Request) -> Any:
+        edit, source = await _read_edit(request, limits)
+        return await worker.run(lambda _: clinic.apply(edit, source))
+
+    @app.post(
+        f"{V1}/clinic/undo",
+        tags=["clinic"],
+        response_model=schemas.Outcome,
+        openapi_extra=EMPTY,
+        summary="Undo the last edit that is in effect",
+    )
+    async def undo(request: Request) -> Any:
+        await receive_json(request, limits)
+        return await worker.run(lambda _: clinic.undo())

@@ -1,9 +1,9 @@
-"""What the server computes: a model's answers as plain data. Used by one thread at a time."""
+"""Everything that the server computes with its model, as plain data. Used by one thread at a time."""
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image
 from torch import Tensor
@@ -20,27 +20,27 @@ from sic.serve.limits import Refused
 from sic.supports import support_names
 
 MOST = 8
-"""Classes explained at once."""
+"""The most classes explained at once."""
 BATCH = 16
 """Test images embedded at a time."""
 RELYING = 24
-"""Images named as relying on a support."""
+"""The most images listed as relying on a support."""
 
 
 @dataclass
 class HeldOutImages:
-    """Test images, or else the next fairest ones, of which some are embedded."""
+    """The test images of a model, or validation images if it has none. Some of them are embedded."""
 
     name: str
     caution: str | None
-    """What keeps them from being a fair test."""
+    """Why they are no fair test; None if they are."""
     samples: list[Sample]
     embedded: int = 0
-    """How many of them were looked at, from the first one on."""
+    """The number of images embedded so far, from the first one on."""
 
     @classmethod
     def find(cls, model: Model) -> "HeldOutImages":
-        """The test set of a model; `ImagesNotFound`, or another refusal, where its images are not at hand."""
+        """The held-out images of a model; raises `ImagesNotFound`, or another error, if they are not available."""
         assert model.folder is not None
         run = Run(model.folder, model.config)
         found = run.held_out(run.open())
@@ -59,7 +59,7 @@ class HeldOutImages:
             model.latents.keep()
 
     def predictions(self, model: Model) -> tuple[list[int], Predictions]:
-        """Positions of the embedded images, and what the model says about them."""
+        """The positions of the embedded images, and the predictions for them."""
         latents = model.latents
         places = [place for place, sample in enumerate(self.samples[: self.embedded]) if sample.id in latents]
         known = [self.samples[place] for place in places]
@@ -67,7 +67,7 @@ class HeldOutImages:
 
 
 class Engine:
-    """A loaded model and, where its data is at hand, its test set."""
+    """A loaded model and, if they are available, its test images."""
 
     def __init__(self, model: Model, name: str, tests: HeldOutImages | None) -> None:
         self.model, self.name, self.tests = model, name, tests
@@ -78,7 +78,7 @@ class Engine:
         return self.model.sic
 
     def use(self, model: Model) -> None:
-        """Go on with the same network and other supports."""
+        """Switch to a model with the same network and other supports."""
         model.latents.include(self.model.latents)
         self.model = model
         self._overview = None
@@ -115,7 +115,7 @@ class Engine:
         ]
 
     def explain(self, name: str, view: Tensor, classes: Sequence[str], truth: str | None = None) -> Explanation:
-        """`classes`: those to explain; empty for the answer's own."""
+        """Explain some classes of an image; by default those of the answer."""
         known = self.model.classes
         for wanted in classes:
             if wanted not in known:
@@ -174,13 +174,13 @@ class Engine:
         return found[index]
 
     def overview(self) -> dict[str, Any]:
-        """How alike the classes are and where latents lie, with the test images as far as they have been looked at."""
+        """Class similarities and the projection, including the test images that are embedded so far."""
         known = self.tests.predictions(self.model)[1] if self.tests is not None else None
         number = 0 if known is None else len(known)
         if self._overview is None or self._overview[0] != number:
-            # Without their images, which would all be explained here: the page asks for those that it shows.
-            cases = [replace(support, image=None) for support in self.model.supports]
-            found = make_overview(self.classifier, cases, self.model.classes, known if number else None).as_json()
+            # Without images, so that no support is explained here: the page asks for those that it shows.
+            bare = [replace(support, image=None) for support in self.model.supports]
+            found = make_overview(self.classifier, bare, self.model.classes, known if number else None).as_json()
             self._overview = number, {**found, "supports": self.supports()}
         return {"model": self.name, **self._overview[1]}
 
@@ -192,7 +192,7 @@ class Engine:
         return sample.id, self.model.tensor(sample.path), [self.model.classes[label] for label in sample.labels]
 
     def test_list(self, places: Sequence[int]) -> list[dict[str, Any]]:
-        """Test images with their true classes and, where they have been looked at, the answer."""
+        """Test images with their true classes and, if they are embedded, the answer."""
         assert self.tests is not None
         known, found = self.tests.predictions(self.model)
         rows = {place: row for row, place in enumerate(known)}
@@ -211,11 +211,33 @@ class Engine:
             result.append(entry)
         return result
 
+    def test_image(self, place: int) -> tuple[str, Tensor, str | None]:
+        """Id, view and true class of a test image; no class if it shows none or several."""
+        name, view, truth = self.test_view(place)
+        return name, view, truth[0] if len(truth) == 1 else None
+
+    def test_page(self, show: Literal["all", "wrong", "unlike"], offset: int, limit: int) -> dict[str, Any]:
+        """Some of the test images: of all, of those with wrong answers, or of those without a similar case."""
+        tests = self.tests
+        assert tests is not None
+        if show == "all":
+            places = list(range(len(tests.samples)))
+        else:
+            key = "right" if show == "wrong" else "similar_case"
+            places = [entry["test"] for entry in self.test_list(range(tests.embedded)) if entry.get(key) is False]
+        return {
+            "set": tests.name,
+            "images": self.test_list(places[offset : offset + limit]),
+            "matching": len(places),
+            "looked_at": tests.embedded,
+            "of": len(tests.samples),
+        }
+
     def relying(self, index: int) -> dict[str, Any]:
-        """The test images that rely on a support, as far as they have been embedded (`Predictions.relying_on`)."""
+        """The test images embedded so far that rely on a support (`Predictions.relying_on`)."""
         self.support(index)
         if self.tests is None:
-            raise Refused(404, "The model's test images are not at hand, so nothing is known about who relies on it.")
+            raise Refused(404, "The test images of this model are not available.")
         known, predictions = self.tests.predictions(self.model)
         found = predictions.relying_on(index)
         entries = self.test_list([known[one.row] for one in found[:RELYING]])

@@ -1,4 +1,4 @@
-"""What the HTTP interface answers, as OpenAPI describes it."""
+"""The answers of the HTTP interface; OpenAPI describes them."""
 
 from typing import Any, Literal
 
@@ -16,13 +16,13 @@ class Evidence(BaseModel):
     name: str = Field(description="Its name: class and number in the class.", examples=["bird 2 #2"])
     label: str = Field(description="Its class.", examples=["bird 2"])
     source: str = Field(description="The training image's id.", examples=["train/2/000214.png"])
-    value: float = Field(description="What its similarity adds to the score of its class.", examples=[2.31])
+    value: float = Field(description="Its contribution to the score of its class.", examples=[2.31])
 
 
 class Prediction(BaseModel):
     name: str = Field(description="The file's name.", examples=["new.png"])
-    labels: list[str] = Field(description="The answer; several or none where images have several labels.")
-    similar_case: bool = Field(description="False: no class reaches 50 %, the image looks like none of the cases.")
+    labels: list[str] = Field(description="The answer; several or none if images can have several labels.")
+    similar_case: bool = Field(description="False if no class reaches 50 %: the image is not similar to any support.")
     nearest: str = Field(description="The class of the highest probability.", examples=["bird 2"])
     probabilities: dict[str, float] = Field(
         description="Sigmoids, one per class; they need not add up to 1.", examples=[{"bird 1": 0.08, "bird 2": 0.97}]
@@ -35,11 +35,11 @@ class Predictions(BaseModel):
     images: list[Prediction]
 
 
-class Case(BaseModel):
+class SupportEvidence(BaseModel):
     support: int = Field(description="The support's number.", examples=[7])
     name: str = Field(description="Its name: class and number in the class.", examples=["bird 2 #2"])
     source: str = Field(examples=["train/2/000214.png"])
-    evidence: float = Field(description="What its similarity adds to the score.", examples=[2.31])
+    evidence: float = Field(description="Its contribution to the score.", examples=[2.31])
     shown: bool = Field(description="Whether the model kept the support's image.")
     pixels: float | None = Field(
         None, description="Sum of `map`: the part of the evidence that comes from pixels.", examples=[2.31]
@@ -60,13 +60,13 @@ class ClassExplanation(BaseModel):
     verdict: str = Field(examples=["above 0: yes"])
     pixels: float = Field(description="Sum of `map`.", examples=[5.92])
     constant: float = Field(
-        description="What does not depend on the image: the bias, positional codes.", examples=[-2.4]
+        description="The part that does not depend on the image: the bias and positional codes.", examples=[-2.4]
     )
     residual: float = Field(description="logit - pixels - constant: 0 up to rounding.", examples=[4e-7])
     steps: list[Step] = Field(description="The sum behind the score; the last step is the score.")
     map: str | None = Field(None, description="H×W signed contributions to the score: base64 of little-endian float32.")
     picture: str | None = Field(None, description="The colours that the model responds to: transparent PNG in base64.")
-    cases: list[Case]
+    cases: list[SupportEvidence]
 
 
 class Explanation(BaseModel):
@@ -108,7 +108,7 @@ class Overview(BaseModel):
     classes: list[str]
     temperature: float
     bias: float
-    images: int = Field(description="Test images that were looked at.")
+    images: int = Field(description="The number of test images embedded so far.")
     supports: list[Support]
     support_similarity: list[list[float | None]] = Field(description="C×C, mean similarity of the classes' supports.")
     image_similarity: list[list[float | None]] | None = Field(
@@ -123,7 +123,7 @@ class TestImage(BaseModel):
     test: int = Field(description="Its number: /api/v1/explain?test=…", examples=[3])
     name: str = Field(examples=["test/0/000003.png"])
     truth: list[str] = Field(examples=[["bird 0"]])
-    answer: list[str] | None = Field(description="null until the image has been looked at.")
+    answer: list[str] | None = Field(description="null until the image is classified.")
     right: bool | None = None
     similar_case: bool | None = None
 
@@ -131,21 +131,21 @@ class TestImage(BaseModel):
 class TestImages(BaseModel):
     set: str = Field(examples=["test images of birds"])
     images: list[TestImage]
-    matching: int = Field(description="Images that match, of which this is a part.")
+    matching: int = Field(description="The number of matching images; `images` has some of them.")
     looked_at: int
     of: int
 
 
 class RelyingImage(TestImage):
-    evidence: float = Field(description="What the support adds to the image's score.")
-    needed: bool = Field(description="Without this support the answer would be another.")
+    evidence: float = Field(description="The contribution of the support to the score.")
+    needed: bool = Field(description="Whether the answer would change without this support.")
 
 
 class Relying(Support):
-    looked_at: int = Field(description="Test images looked at so far.")
+    looked_at: int = Field(description="The number of test images classified so far.")
     of: int
-    answers: int = Field(description="Images that are told to be of this class.")
-    needed: int = Field(description="Those of them whose answer would be another without this support.")
+    answers: int = Field(description="The number of images that are answered with this class.")
+    needed: int = Field(description="The number of them whose answer would change without this support.")
     images: list[RelyingImage]
 
 
@@ -159,8 +159,8 @@ class Description(BaseModel):
     bias: float = Field(examples=[-2.4])
     temperature: float = Field(examples=[1.0])
     supports: int = Field(examples=[36])
-    figures: dict[str, Any] = Field(description="How good the model is on images that it was not trained on.")
-    tests: dict[str, Any] | None = Field(description="The test images at hand.")
+    figures: dict[str, Any] = Field(description="Metrics on images that it was not trained on.")
+    tests: dict[str, Any] | None = Field(description="The available test images; null if there are none.")
 
 
 class EditRequest(BaseModel):
@@ -179,27 +179,27 @@ class EditRequest(BaseModel):
 
 
 class ClinicState(BaseModel):
-    allowed: bool = Field(description="Whether this server lets supports be edited.")
+    allowed: bool = Field(description="Whether supports can be edited on this server.")
     state: Literal["closed", "opening", "open", "failed"]
-    done: int = Field(description="Images looked at while opening.")
+    done: int = Field(description="The number of images embedded so far.")
     total: int
     error: str | None
     problems: list[str] = []
-    figures: dict[str, Any] = Field({}, description="How good the model is on its validation images now.")
+    figures: dict[str, Any] = Field({}, description="Metrics on the validation images now.")
     supports: list[dict[str, Any]] = []
     history: list[dict[str, Any]] = []
-    can_undo: int = Field(0, description="Edits that can be taken back.")
+    can_undo: int = Field(0, description="The number of edits that can be undone.")
 
 
 class Candidates(BaseModel):
     total: int
-    images: list[dict[str, Any]] = Field(description="Nearest first: id, distance, support (is one already).")
+    images: list[dict[str, Any]] = Field(description="Nearest first: id, distance, and whether it is a support.")
 
 
 class Outcome(BaseModel):
-    labels: list[str] = Field(description="The classes whose supports differ.")
+    labels: list[str] = Field(description="The classes whose supports change.")
     removed: list[str]
     added: list[str]
-    before: dict[str, Any] = Field(description="Figures on the validation images.")
+    before: dict[str, Any] = Field(description="Metrics on the validation images.")
     after: dict[str, Any]
-    flips: list[dict[str, Any]] = Field(description="Validation images that get another answer.")
+    flips: list[dict[str, Any]] = Field(description="Validation images whose answer changes.")
