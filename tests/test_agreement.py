@@ -99,7 +99,7 @@ def test_evaluate(setting: Setting, splits: Path) -> None:
 
 def test_report(setting: Setting) -> None:
     model = setting.served.model
-    page = gather(model, setting.served.folder, model.predictions(setting.served.tests.samples), cases=4)
+    page = gather(model, setting.served.folder, model.predictions(setting.served.tests.samples), examples=4)
     setting.agrees(_predictions(page.predictions))
     for group in page.groups:
         for case in group.examples:

@@ -48,7 +48,7 @@ def model(backbone: str, **settings: Any) -> Model:
     classifier = build(config, len(LABELS))
     settle(classifier, images(8))
     supports = []
-    if classifier.with_cases:
+    if classifier.with_supports:
         with torch.no_grad():
             classifier.set_supports(classifier.encoder(images(5, 1)), torch.tensor(LABELS))
         supports = [Support(label, f"{i}.png", None) for i, label in enumerate(LABELS)]

@@ -22,10 +22,10 @@ def model_card(config: dict[str, Any]) -> str:
     start = training.get("weights")
     images = config["data"].get("images", {}).get("train", "an unknown number of")
     cut = ", each cropped to its bounding box" if config["data"].get("roi") else ""
-    cases = f" with {config['supports_per_class']} {kind.cases} per class" if kind.with_cases else ""
+    supports = f" with {config['supports_per_class']} {kind.supports_noun} per class" if kind.with_supports else ""
     parts = [
         "# An interpretable image classifier" if kind.by_similarity else "# An image classifier",
-        f"{kind.title}{cases} on a {config['form']} {config['backbone']}, "
+        f"{kind.title}{supports} on a {config['form']} {config['backbone']}, "
         f"{config['preprocessing']['size']} px, trained with sic {config['versions']['sic']}.",
         f"**Classes** ({len(classes)}; an image has {number} of them): {shown}.",
         f"**Trained on** {config['data'].get('name', 'unknown data')}, {images} images{cut}. "
@@ -40,7 +40,7 @@ def model_card(config: dict[str, Any]) -> str:
         parts.append("\n".join(f"- {name}: {_line(values)}" for name, values in config["figures"].items()))
     if kind.by_similarity:
         parts.append("If no class reaches a probability of 0.5, there is no similar case: do not use the prediction.")
-    if kind.with_cases:
+    if kind.with_supports:
         parts.append(
             "The images in `supports/` are copies of training images: treat them like the data that they come from."
         )

@@ -80,7 +80,7 @@ def build(
         measure=measure,
     )
     arguments: dict[str, Any] = {name: getattr(config, name) for name in kind.options}
-    if kind.with_cases:
+    if kind.with_supports:
         arguments["supports"] = supports
     return kind(backbone, len(config.classes), **arguments)
 
@@ -294,9 +294,9 @@ def _load(folder: Path, device: torch.device | str) -> tuple[Classifier, Config,
             tensors = load_tensors(data)
             check_finite(tensors)
             classifier.load_state_dict(tensors)
-            if classifier.case_classes != [support.label for support in supports]:
+            if classifier.support_labels != [support.label for support in supports]:
                 raise ValueError("the supports are of other classes")
-            if not all(0 <= label < len(config.classes) for label in classifier.case_classes):
+            if not all(0 <= label < len(config.classes) for label in classifier.support_labels):
                 raise ValueError("there are supports of unknown classes")
         except (RuntimeError, TypeError, ValueError, SafetensorError) as error:
             reason = str(error).strip().splitlines()[-1].strip()

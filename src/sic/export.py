@@ -25,32 +25,32 @@ from sic.version import __version__
 
 aten = torch.ops.aten
 MAPS = ("top_class", "contributions", "constant")
-"""What an explaining graph returns beside the answers."""
+"""The further outputs of an explaining graph."""
 TOLERANCE = 1e-4
-"""Largest difference from the model, as a share of an output's largest value."""
+"""The largest allowed difference from the model, relative to the largest value of an output."""
 METADATA = "sic"
-"""The key (ONNX) or the name without .json (pt2) of what the file says about itself."""
+"""The key (ONNX) or the name without .json (pt2) of the metadata."""
 SMALL = 1e-7
 ONNX, PT2 = ".onnx", ".pt2"
 
 Run = Callable[[Tensor], Sequence[Tensor]]
-"""Images → outputs, by what is in a file."""
+"""Runs a file: images → outputs."""
 
 
 class Answering(nn.Module):
-    """Images N×3×H×W → logits N×C and, where there are cases, evidence N×S."""
+    """Images N×3×H×W → logits N×C and, for methods with supports, evidence N×S."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
         self.classifier = classifier
-        self.names: tuple[str, ...] = ("logits", "evidence") if classifier.with_cases else ("logits",)
+        self.names: tuple[str, ...] = ("logits", "evidence") if classifier.with_supports else ("logits",)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         return self.classifier.answer(images)[: len(self.names)]
 
 
 class Explaining(Answering):
-    """Also the class of the highest logit, N, its contributions N×H×W and what no pixel contributes, N."""
+    """Also the class of the highest logit, N, its contributions, N×H×W, and the part that comes from no pixel, N."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__(classifier)
@@ -69,23 +69,23 @@ class Explaining(Answering):
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """The file that was written."""
 
     file: Path
     outputs: list[str]
     difference: float
-    """The largest from the model, as a share of an output's largest value."""
+    """The largest difference from the model, relative to the largest value of an output."""
 
 
 def export(model: Model, to: Path, explain: bool = False) -> Exported:
-    """Write `model` to an .onnx or .pt2 file; with `explain` it also says where the best class's logit comes from.
+    """Write `model` to an .onnx or .pt2 file; with `explain` it also explains the highest logit.
 
-    A file that differs from the model is not left there.
+    A file whose answers differ from the model's is not kept.
     """
     if to.suffix not in WRITERS:
         raise SicError(f"--to {to} must end in {' or '.join(WRITERS)}.")
     if model.device.type != "cpu":
-        raise SicError("A model is exported on the CPU: load it there.")
+        raise SicError("Models are exported on the CPU; load the model there.")
     to.parent.mkdir(parents=True, exist_ok=True)
     module = (Explaining if explain else Answering)(model.classifier).eval()
     size = model.config.preprocessing.size
@@ -107,7 +107,7 @@ def export(model: Model, to: Path, explain: bool = False) -> Exported:
 
 
 def metadata(model: Model, outputs: Sequence[str]) -> dict[str, Any]:
-    """What a program needs to know to use the file: how an image is prepared and what the outputs mean."""
+    """What a program needs to use the file: preprocessing, and the meaning of the outputs."""
     config, classifier = model.config, model.classifier
     about = {
         "sic": __version__,
@@ -130,21 +130,23 @@ def metadata(model: Model, outputs: Sequence[str]) -> dict[str, Any]:
     if isinstance(classifier, SIC):
         about |= {"temperature": classifier.temperature, "b": classifier.b}
     if model.supports:
-        about["supports"] = [{"class": model.classes[case.label], "source": case.source} for case in model.supports]
+        about["supports"] = [
+            {"class": model.classes[support.label], "source": support.source} for support in model.supports
+        ]
     return about
 
 
 MEANINGS = {
     "logits": "N×C, in the order of classes",
-    "evidence": "N×S, what each case adds to its class's logit, in the order of supports",
+    "evidence": "N×S, the contribution of each support to the logit of its class, in the order of supports",
     "top_class": "N, the class of the highest logit, which is explained",
-    "contributions": "N×H×W, what each pixel adds to that logit: signed, not scaled",
-    "constant": "N, what no pixel adds to it; logit = constant + sum of contributions",
+    "contributions": "N×H×W, the contribution of each pixel to that logit: signed, not scaled",
+    "constant": "N, the part that comes from no pixel; logit = constant + sum of contributions",
 }
 
 
 def _difference(module: Answering, run: Run, size: int) -> float:
-    """The largest difference of any output: of noise, and of noise, black and white together."""
+    """The largest difference of any output, for a batch of noise and a batch of noise, black and white."""
     noise = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(1))
     largest = 0.0
     for images in (noise, torch.cat([noise, torch.zeros_like(noise), torch.ones_like(noise)])):
@@ -177,8 +179,8 @@ def _write_onnx(program: ExportedProgram, names: Sequence[str], about: str, path
 
 
 def _keep_small_numbers(program: ExportedProgram) -> None:
-    """`norm + 1e-12` becomes `max(norm, 1e-12)`. The exporter takes so small a number for zero and leaves it out; an
-    image that is like nothing, whose latents are all zero, would then get NaN."""
+    """Replace `norm + 1e-12` by `max(norm, 1e-12)`. The exporter would treat such a small number as zero, and an image
+    whose latents are all zero would get NaN."""
     for node in program.graph.nodes:
         if node.target is torch.ops.aten.add.Tensor and isinstance(node.args[1], float) and 0 < node.args[1] < SMALL:
             node.target = torch.ops.aten.clamp_min.default
@@ -203,7 +205,7 @@ def exported(module: Answering, size: int) -> ExportedProgram:
 
 
 def _traced(module: Explaining, example: Tensor) -> nn.Module:
-    """What `module` computes forwards and backwards, as one graph: exporters themselves know no backward pass."""
+    """The forward and backward pass of `module` as one graph; exporters do not support backward passes."""
     sizes = [DimDynamic.DYNAMIC, *[DimDynamic.STATIC] * 3]
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     fake = mode.from_tensor(example, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
@@ -239,7 +241,7 @@ def _convolution_backward(
     groups: int,
     mask: list[bool],
 ) -> tuple[Tensor, None, None]:
-    """For the input only: a transposed convolution. ONNX has no operator for the backward pass of one."""
+    """For the input only, as a transposed convolution: ONNX has no operator for the backward pass."""
     assert not transposed and mask == [True, False, False]
     rest = [
         images.shape[2 + i]
@@ -250,7 +252,7 @@ def _convolution_backward(
 
 
 def _constant_pad_nd(images: Tensor, pads: list[int], value: float = 0) -> Tensor:
-    """From pieces, where less than nothing cuts off: what torch itself does fixes the length of the batch."""
+    """By concatenation; negative padding crops. The implementation of torch would fix the length of the batch."""
     for dim, before, after in zip(range(images.dim() - 1, -1, -1), pads[::2], pads[1::2], strict=False):
         shape, start, end = list(images.shape), max(0, -before), images.shape[dim] - max(0, -after)
         first, last = (
@@ -271,7 +273,7 @@ def _avg_pool2d_backward(
     count_padding: bool,
     divisor: int | None,
 ) -> Tensor:
-    """As a transposed convolution with ones, of what each pixel of a window gets."""
+    """As a transposed convolution with ones, of the share of each pixel of a window."""
     stride = stride or kernel
     height, width = images.shape[2:]
     if divisor is None:
@@ -281,7 +283,7 @@ def _avg_pool2d_backward(
     else:
         shares = gradient / divisor
     ones = gradient.new_ones(images.shape[1], 1, *kernel)
-    # Without padding: what windows reach beyond the border (`ceil_mode`) is cut off, and where none reaches is zero.
+    # Without padding: windows beyond the border (`ceil_mode`) are cropped, and pixels without a window are zero.
     reached = [(gradient.shape[2 + i] - 1) * stride[i] + kernel[i] - padding[i] for i in range(2)]
     rest = [max(0, images.shape[2 + i] - reached[i]) for i in range(2)]
     spread = aten.convolution(shares, ones, None, stride, [0, 0], [1, 1], True, rest, images.shape[1])
@@ -291,7 +293,7 @@ def _avg_pool2d_backward(
 def _window_sizes(
     windows: int, kernel: int, stride: int, padding: int, length: int, count_padding: bool
 ) -> Sequence[float]:
-    """What the sum in each window is divided by, along one direction."""
+    """The divisors of the windows along one direction."""
     sizes = []
     for window in range(windows):
         start = window * stride - padding

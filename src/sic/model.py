@@ -38,18 +38,18 @@ ImageInput = str | Path | Image.Image | Tensor
 
 @dataclass(frozen=True)
 class Evidence:
-    """The part of a class's logit that comes from one case (NW-Head: of its probability)."""
+    """The part of a class's logit that comes from one support (NW-Head: of its probability)."""
 
     support: int
     """The index of the support in `Model.supports`."""
     name: str
     """Its name for people: class and number, such as "Beagle #2"."""
     label: str
-    """The class of the case."""
+    """The class of the support."""
     source: str
-    """The training image that the case is, as the dataset names it."""
+    """The id of its training image in the dataset."""
     value: float
-    """For SIC the similarity divided by T; with the bias, the values of a class's cases add up to its logit."""
+    """For SIC the similarity divided by T; with the bias, the values of a class's supports add up to its logit."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Prediction:
     evidence: list[Evidence]
     """All supports, the most similar first; empty where the method has none."""
     similar_case: bool
-    """False where every class stays below 0.5: the image looks like none of the cases."""
+    """False where every class stays below 0.5: the image is not similar to any support."""
 
 
 KEPT = 256 << 20
@@ -75,7 +75,7 @@ def _title(image: ImageInput) -> str:
 
 
 class Model:
-    """A trained classifier with its classes and its cases.
+    """A trained classifier with its classes and its supports.
 
     `sic.load` and `sic.fit` return one. An image is a file name, a Pillow image, or a float tensor 3×H×W (RGB in
     [0, 1]) of the model's input size.
@@ -89,7 +89,7 @@ class Model:
         Args:
             classifier: The network, in evaluation mode.
             config: Its classes, task, preprocessing and metrics.
-            supports: Its cases, in the classifier's order.
+            supports: Its supports, in the order of the classifier.
             folder: The directory that the model was read from.
         """
         self.classifier, self.config, self.supports, self.folder = classifier, config, supports, folder
@@ -147,7 +147,7 @@ class Model:
             image: A file, a Pillow image, or a tensor (see `tensor`).
 
         Returns:
-            The classes found, all probabilities, and the evidence of every case.
+            The classes found, all probabilities, and the evidence of every support.
         """
         return self.predict_many([image])[0]
 
@@ -228,7 +228,7 @@ class Model:
             matches: As in `explain`.
 
         Yields:
-            One explanation per image, in order, as from `explain` but without the maps of single cases.
+            One explanation per image, in order, as from `explain` but without the maps of single supports.
         """
         wanted, titles = self._wanted(classes), deque[str]()
 
@@ -246,7 +246,7 @@ class Model:
     def contributions(
         self, images: Iterable[ImageInput], classes: Sequence[str] | None = None
     ) -> Iterator[tuple[list[str], Contributions]]:
-        """Contributions of the pixels of many images, without dynamic weights and cases.
+        """Contributions of the pixels of many images, without dynamic weights and supports.
 
         Takes one forward pass and at most K backward passes per batch.
 

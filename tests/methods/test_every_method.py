@@ -76,13 +76,13 @@ def test_it_comes_back_as_it_was(
     prediction = model.predict(files[0])
     total = sum(prediction.probabilities.values())
     assert total == pytest.approx(1) if config["loss"] == "ce" else total != pytest.approx(1)
-    assert len(prediction.evidence) == len(model.supports) == len(model.classifier.case_classes)
-    assert bool(prediction.evidence) == METHODS[method].with_cases
+    assert len(prediction.evidence) == len(model.supports) == len(model.classifier.support_labels)
+    assert bool(prediction.evidence) == METHODS[method].with_supports
     explanation = model.explain(files[0], classes=["bird 0", "bird 2"])
     for explained in explanation.classes:
         parts = explained.contributions
         assert parts.maps.shape == (SIZE, SIZE) and parts.weights.shape[1:] == (SIZE, SIZE)
-        assert bool(explained.cases) == METHODS[method].with_cases
+        assert bool(explained.cases) == METHODS[method].with_supports
         assert explained.probability == pytest.approx(prediction.probabilities[explained.name], abs=1e-5)
         assert all(case.support.label == data.classes.index(explained.name) for case in explained.cases)
     assert (explanation.residual < 1e-4) == METHODS[method].complete

@@ -172,7 +172,7 @@ def test_the_two_pictures_differ_and_boxes_hold_the_top() -> None:
 def test_prototypes_belong_to_classes_evenly_and_start_with_fixed_connections() -> None:
     net = backbones.create("resnet_tiny", "conventional")
     model = ProtoPNet(net, 3, 6)
-    assert model.case_classes == [0, 0, 1, 1, 2, 2] and len(model.prototypes[0]) == 128
+    assert model.support_labels == [0, 0, 1, 1, 2, 2] and len(model.prototypes[0]) == 128
     expected = torch.full((3, 6), -0.5)
     for j in range(6):
         expected[j // 2, j] = 1

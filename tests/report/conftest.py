@@ -60,12 +60,12 @@ def save_model(
     return load(folder)
 
 
-def make_page(folder: Path, data: ImageData, cases: int = 2) -> Page:
+def make_page(folder: Path, data: ImageData, examples: int = 2) -> Page:
     """What `sic report` shows of a model directory."""
     model = load(folder)
     images = held_out(data, model.classes)
     predictions = model.predictions(images.samples, name=images.name, caution=images.caution)
-    return gather(model, folder, predictions, cases=cases)
+    return gather(model, folder, predictions, examples=examples)
 
 
 @dataclass

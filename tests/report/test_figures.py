@@ -15,7 +15,7 @@ from tests.report.conftest import Saved, make_page
 
 @pytest.fixture(scope="module")
 def page(single: Saved) -> Page:
-    return make_page(single.folder, single.data, cases=1)
+    return make_page(single.folder, single.data, examples=1)
 
 
 NAMES = {"projection", "supports-01", "similarity-cases", "similarity-images", "silhouette"}

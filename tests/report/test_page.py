@@ -22,7 +22,7 @@ SECTIONS = ["read", "quality", "examples", "confusions", "supports", "classes", 
 
 @pytest.fixture(scope="module")
 def page(single: Saved) -> Page:
-    return make_page(single.folder, single.data, cases=3)
+    return make_page(single.folder, single.data, examples=3)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_the_plane_has_a_mark_for_every_latent(page: Page, tree: Element) -> Non
 
 def test_without_pictures_the_page_says_so(single: Saved, tmp_path: Path) -> None:
     save_model(tmp_path, single.data, 40, 0.02, images=False)
-    tree = parse(render(make_page(tmp_path, single.data, cases=1)))
+    tree = parse(render(make_page(tmp_path, single.data, examples=1)))
     section = tree.one("section", id="supports")
     assert not section.all("img")
     assert "saved without images" in section.text
@@ -191,7 +191,7 @@ def test_without_pictures_the_page_says_so(single: Saved, tmp_path: Path) -> Non
 
 
 def test_without_images_there_are_no_test_cases(single: Saved) -> None:
-    html = render(gather(single.model, single.folder, None, cases=3))
+    html = render(gather(single.model, single.folder, None, examples=3))
     tree = parse(html)
     check_self_contained(html, tree)
     check_accessible(tree)
@@ -206,7 +206,7 @@ def test_without_images_there_are_no_test_cases(single: Saved) -> None:
 
 
 def test_multi_label(multi: Saved) -> None:
-    page = make_page(multi.folder, multi.data, cases=3)
+    page = make_page(multi.folder, multi.data, examples=3)
     html = render(page)
     tree = parse(html)
     check_self_contained(html, tree)

@@ -31,7 +31,7 @@ def test_120_classes(tmp_path: Path) -> None:
     data = open_data(tmp_path / "data")
     save_model(tmp_path / "model", data, SIZE, 0.02)
     start = time.process_time()
-    html = render(make_page(tmp_path / "model", data, cases=6))
+    html = render(make_page(tmp_path / "model", data, examples=6))
     seconds, size = time.process_time() - start, len(html.encode()) / 1e6
     print(f"{size:.1f} MB in {seconds:.0f} s of processor time")
     assert 4 * size < 60

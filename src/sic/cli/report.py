@@ -43,7 +43,7 @@ def report(
         loaded = load(model)
         predictions = _predictions(loaded, model, data, limit, talker)
         findings = _findings(loaded, talker)
-        page = gather(loaded, model, predictions, cases=cases, seed=seed, watch=talker.advance, findings=findings)
+        page = gather(loaded, model, predictions, examples=cases, seed=seed, watch=talker.advance, findings=findings)
         text = render(page)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))

@@ -152,7 +152,7 @@ def explain_answers(
     probabilities = classifier.probabilities(answered.logits.double())
     evidence = answered.evidence.tolist()
     owners: dict[int, list[int]] = {}
-    for index, owner in enumerate(classifier.case_classes):
+    for index, owner in enumerate(classifier.support_labels):
         owners.setdefault(owner, []).append(index)
     shown = [
         {label: _shown(classifier, values, owners.get(label, [])) for label in labels}

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CasePictures:
-    """One case with its pictures as data URIs; None if the model does not keep its image."""
+class SupportPictures:
+    """One support with its pictures as data URIs; None if the model does not keep its image."""
 
     index: int
     name: str
@@ -27,7 +27,7 @@ class CasePictures:
     source: str
     image: str | None
     colours: str | None
-    """What the model remembers of it."""
+    """The colours that the model remembers of it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Bar:
     kind: str
     left: float
     width: float
-    case: CasePictures | None
+    support: SupportPictures | None
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ def class_view(
     explanation: Explanation,
     explained: ClassExplanation,
     true: bool = False,
-    drawn: Mapping[int, CasePictures] | None = None,
+    drawn: Mapping[int, SupportPictures] | None = None,
 ) -> ClassView:
-    """What the template shows of one class; `drawn`: cases by index, where the caller has drawn them already."""
+    """What the template shows of one class; `drawn` has supports that are drawn already, by index."""
     contributions = explained.contributions
     map_, limit = signed(contributions.maps, explanation.image)
     waterfall = steps(explanation, explained)
     low, high = span(waterfall)
     length = high - low
-    cases = drawn or {case.index: case_pictures(case, explained.name) for case in explained.cases}
+    supports = drawn or {one.index: support_pictures(one, explained.name) for one in explained.cases}
     return ClassView(
         explained.name,
         true,
@@ -103,7 +103,7 @@ def class_view(
                 step.kind,
                 100 * (step.low - low) / length,
                 100 * abs(step.value) / length,
-                None if step.case is None else cases[step.case.index],
+                None if step.case is None else supports[step.case.index],
             )
             for step in waterfall
         ],
@@ -111,13 +111,13 @@ def class_view(
     )
 
 
-def case_pictures(case: SupportEvidence, label: str) -> CasePictures:
-    """The pictures of one case of an explanation."""
+def support_pictures(evidence: SupportEvidence, label: str) -> SupportPictures:
+    """The pictures of one support of an explanation."""
     image = colours = None
-    if case.image is not None and case.own is not None:
-        image = drawing_uri(case.image.permute(1, 2, 0).float().cpu().numpy())
-        colours = drawing_uri(over_white(colour_picture(case.own)))
-    return CasePictures(case.index, case.name, label, case.support.source, image, colours)
+    if evidence.image is not None and evidence.own is not None:
+        image = drawing_uri(evidence.image.permute(1, 2, 0).float().cpu().numpy())
+        colours = drawing_uri(over_white(colour_picture(evidence.own)))
+    return SupportPictures(evidence.index, evidence.name, label, evidence.support.source, image, colours)
 
 
 def shared_page(explanation: Explanation, model: str) -> str:

@@ -101,7 +101,7 @@ def _other_method(explained: ClassExplanation, kind: type[Classifier]) -> list[s
     if explained.cases:
         best = explained.cases[0]
         adds = f"it adds {best.evidence:.2f} to {kind.evidence_for}"
-        sentences.append(f"The {kind.case} {_named(best)} contributes most: {adds}.")
+        sentences.append(f"The {kind.support_noun} {_named(best)} contributes most: {adds}.")
     return sentences
 
 

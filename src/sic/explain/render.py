@@ -56,9 +56,9 @@ def _summands(
 ) -> Sequence[tuple[str, float, SupportEvidence | None]]:
     cases = [(f"like {case.name}", case.evidence, case) for case in explained.cases]
     kind = METHODS[explanation.method]
-    if kind.besides_cases is not None:
+    if kind.besides_supports is not None:
         others = explained.logit - sum(case.evidence for case in explained.cases)
-        return [(kind.besides_cases, explanation.bias if kind.complete else others, None), *cases]
+        return [(kind.besides_supports, explanation.bias if kind.complete else others, None), *cases]
     if kind.complete:
         contributions = explained.contributions
         return [

@@ -87,7 +87,7 @@ class Classifier(nn.Module, ABC):
     """RGB in [0, 1], N×3×H×W, in; one logit per class, N×C, out.
 
     A method's settings are the keyword arguments of its constructor, named in `options` and kept in `config.json`;
-    one with cases also takes `supports`, how many there are in all. The class attributes describe the method: other
+    one with supports also takes `supports`, their number. The class attributes describe the method: other
     modules ask for these, not for its name.
     """
 
@@ -116,19 +116,19 @@ class Classifier(nn.Module, ABC):
     """Whether contributions and constant add up to the logit exactly."""
     traceable: ClassVar[bool] = False
     """Whether its forward pass can be traced back to the pixels."""
-    with_cases: ClassVar[bool] = False
+    with_supports: ClassVar[bool] = False
     """Whether it reasons with training images, or with parts of them."""
     by_similarity: ClassVar[bool] = False
     """Whether a logit is a sum of similarities to training images: "no similar case" is a possible answer."""
-    cases: ClassVar[str] = "supports"
-    """Its cases are called that, in the plural."""
-    case: ClassVar[str] = "training image"
-    """The word for one case."""
+    supports_noun: ClassVar[str] = "supports"
+    """The word for its supports, in the plural."""
+    support_noun: ClassVar[str] = "training image"
+    """The word for one support."""
     evidence_for: ClassVar[str] = "the score"
-    """The whole that the evidence of a case is a part of."""
+    """The whole that the evidence of a support is a part of."""
     score: ClassVar[str] = "score"
     """The word for a logit."""
-    besides_cases: ClassVar[str | None] = None
+    besides_supports: ClassVar[str | None] = None
     """The name of the other term of a logit that is a sum of evidence; None: a logit is no such sum."""
     selections: ClassVar[tuple[str, ...]] = ()
     """Which training images these may be in the end, where that can be chosen (see `sic.supports.select`)."""
@@ -152,8 +152,8 @@ class Classifier(nn.Module, ABC):
         return not table()[setting].special or setting in (*cls.options, *cls.fit_options)
 
     @property
-    def case_classes(self) -> list[int]:
-        """The class of each case that it reasons with."""
+    def support_labels(self) -> list[int]:
+        """The class of each support."""
         return []
 
     def probabilities(self, logits: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class Classifier(nn.Module, ABC):
         return probabilities(logits, self.loss)
 
     def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, N×C, and what each case speaks for its class, N×S."""
+        """Logits, N×C, and the evidence of each support for its class, N×S."""
         logits = self(images)
         return logits, logits.new_zeros(logits.shape[0], 0)
 
@@ -189,11 +189,11 @@ class Classifier(nn.Module, ABC):
         """
 
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
-        """Trace the evidence of cases back to the pixels, for methods with cases.
+        """Trace the evidence of supports back to the pixels, for methods with supports.
 
         Args:
             images: RGB in [0, 1], N×3×H×W.
-            supports: Indices of cases, N, or N×K for several per image.
+            supports: Indices of supports, N, or N×K for several per image.
 
         Returns:
             Contributions with the leading dimensions of `supports`.
@@ -265,7 +265,7 @@ class Traced:
 class Comparing(Classifier):
     """Holds its support vectors; who they are is the business of `sic.supports`."""
 
-    with_cases = True
+    with_supports = True
     fit_options: ClassVar[tuple[str, ...]] = ("supports_per_class", "keep_support_images", "inference_supports")
     support_vectors: Tensor
     support_classes: Tensor
@@ -285,7 +285,7 @@ class Comparing(Classifier):
         return backbone
 
     @property
-    def case_classes(self) -> list[int]:
+    def support_labels(self) -> list[int]:
         return self.support_classes.tolist()
 
     def set_supports(self, vectors: Tensor, classes: Tensor) -> None:

@@ -29,14 +29,14 @@ class ProtoPNet(Classifier):
     """
 
     name, title = "protopnet", "ProtoPNet"
-    cases, case, besides_cases = "prototypes", "part of the training image", "other prototypes"
+    supports_noun, support_noun, besides_supports = "prototypes", "part of the training image", "other prototypes"
     forms = ("conventional",)
     options = ("latent", "loss", "attribution")
     fit_options = ("supports_per_class", "keep_support_images")
     defaults = {"supports_per_class": 10, "lr": 3e-3}
     losses = ("ce", "bce")
     attributions = (ENLARGED, BOX)
-    with_cases = True
+    with_supports = True
     prototype_classes: Tensor
 
     def __init__(
@@ -68,7 +68,7 @@ class ProtoPNet(Classifier):
         self.explain_with(attribution)
 
     @property
-    def case_classes(self) -> list[int]:
+    def support_labels(self) -> list[int]:
         return self.prototype_classes.tolist()
 
     def patches(self, images: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class SIC(Comparing):
 
     name, title = "sic", "SIC"
     traceable = by_similarity = True
-    besides_cases = "start (bias)"
+    besides_supports = "start (bias)"
     forms = ("bcos", "bcosified")
     options = ("latent", "temperature", "b", "relu", "loss")
     fit_options = (*Comparing.fit_options, "backbone_b", "support_source", "ways")

@@ -11,7 +11,7 @@ from PIL import Image
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing, read_image
 from sic.explain import Overview
-from sic.explain.html import CasePictures
+from sic.explain.html import SupportPictures
 from sic.explain.overview import SupportView
 from sic.explain.picture import drawing_uri, over_white, photo_uri, signed, webp_uri
 
@@ -27,7 +27,7 @@ CELL, COLUMNS = 44, 40
 
 
 @dataclass(frozen=True)
-class SupportCard(CasePictures):
+class SupportCard(SupportPictures):
     """One support; pictures are data URIs, None if the model was saved without images."""
 
     label_index: int

@@ -109,7 +109,7 @@ def gather(
     folder: Path,
     predictions: Predictions | None,
     *,
-    cases: int,
+    examples: int,
     seed: int = 0,
     findings: Sequence[Finding] | None = None,
     watch: Watch | None = None,
@@ -120,7 +120,7 @@ def gather(
         model: The loaded model.
         folder: Its directory.
         predictions: The predictions for test images; None for a report without test images.
-        cases: How many test images of each kind to explain.
+        examples: How many images of each kind to explain.
         seed: For the random selection of correct predictions and for the projection.
         findings: The findings of the clinic; None if it did not run.
         watch: Is told about progress.
@@ -132,7 +132,7 @@ def gather(
     groups: list[ExampleGroup] = []
     confused: list[Confusion] = []
     if predictions is not None:
-        groups = _groups(model, predictions, supports, cases, seed, watch)
+        groups = _groups(model, predictions, supports, examples, seed, watch)
         confused = confusions(predictions)
     return Page(
         folder.resolve().name,

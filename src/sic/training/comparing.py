@@ -43,7 +43,7 @@ class ComparingTraining(Training):
         return sum(min(settings.supports_per_class, size) for size in sizes)
 
     def chosen_supports(self) -> list[ChosenSupport]:
-        pairs = zip(self.classifier.case_classes, self.support_rows.tolist(), strict=True)
+        pairs = zip(self.classifier.support_labels, self.support_rows.tolist(), strict=True)
         return [ChosenSupport(label, row if row >= 0 else None) for label, row in pairs]
 
     def whole(self, pooled: Tensor, batch: Batch) -> Tensor:

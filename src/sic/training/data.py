@@ -65,9 +65,9 @@ def gather(data: ImageData, settings: Settings, cache: Path, workers: int, repor
     else:
         train, validation = _split_off(loaded, settings, reporter)
     candidates = support_candidates(train)
-    with_cases = method(settings.method).with_cases
-    shown = set(candidates) if with_cases else {label for sample in train for label in sample.labels}
-    alone = " and nothing else, so nothing can stand for that class" if with_cases else ""
+    with_supports = method(settings.method).with_supports
+    shown = set(candidates) if with_supports else {label for sample in train for label in sample.labels}
+    alone = " and nothing else, so nothing can stand for that class" if with_supports else ""
     for index, name in enumerate(data.classes):
         if index not in shown:
             raise SicError(

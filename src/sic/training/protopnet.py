@@ -51,7 +51,7 @@ class ProtoPNetTraining(Training):
     def chosen_supports(self) -> list[ChosenSupport]:
         side = self.settings.size
         result = []
-        for label, source in zip(self.classifier.case_classes, self.sources.tolist(), strict=True):
+        for label, source in zip(self.classifier.support_labels, self.sources.tolist(), strict=True):
             image, row, column, height, width = source
             box = (
                 column * side // width, row * side // height, -(-(column + 1) * side // width),
