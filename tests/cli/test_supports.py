@@ -48,7 +48,7 @@ def test_a_bad_case_comes_and_goes(supports: Command) -> None:
     first = supports.json("list")["supports"]
     assert len(first) == 8 and first[6]["label"] == "yellow"
     assert supports.json("check")["findings"] == []
-    assert "shows red, not yellow; --force" in supports("replace", 6, "red/11.png", code=1)
+    assert "shows red, not yellow; use --force" in supports("replace", 6, "red/11.png", code=1)
     preview = supports.json("replace", 6, "red/11.png", "--force", "--preview")
     assert preview["saved"] is False and supports.json("list")["supports"] == first
     bad = supports.json("replace", 6, "red/11.png", "--force")

@@ -167,7 +167,7 @@ def test_an_image_can_be_added_and_dropped_again(model: Path) -> None:
     """A wrong one is found; dropping it leads back to the very same supports."""
     clinic = Clinic(model)
     before, weights = clinic.list(), (model / "model.safetensors").read_bytes()
-    with pytest.raises(sic.SicError, match="shows red, not yellow; --force"):
+    with pytest.raises(sic.SicError, match="shows red, not yellow; use --force"):
         clinic.preview(Edit.add("yellow", "red/11.png"))
     with pytest.raises(sic.SicError, match="is a support of yellow already"):
         clinic.preview(Edit.add("yellow", before[6].source))
@@ -230,7 +230,7 @@ def test_refusals(model: Path, colour_images: Path) -> None:
     clinic = Clinic(model)
     clinic.apply(Edit.drop(0))
     assert "last support of blue" in refusal(clinic, Edit.drop(0))
-    assert "shows red, not blue; --force" in refusal(clinic, Edit.replace(0, "red/02.png"))
+    assert "shows red, not blue; use --force" in refusal(clinic, Edit.replace(0, "red/02.png"))
     assert "is a validation image" in refusal(clinic, Edit.replace(0, "blue/00.png"))
     assert "is a validation image" in refusal(
         clinic, Edit.replace(0, str(colour_images / "blue" / "00.png"), force=True)

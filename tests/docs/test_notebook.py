@@ -23,7 +23,7 @@ def check(text: str) -> None:
     assert right is not None and int(right[1]) >= 60
     missing = re.search(r"missing: (\S+)", text)
     assert missing is not None and float(missing[1]) < 1e-4
-    assert "shows bird 1, not bird 0; use --force to add it anyway" in text
+    assert "shows bird 1, not bird 0; use --force to take it anyway" in text
     assert "is a support of bird 0, but the data says bird 1" in text
     assert "[('replace', 'bird 0', True)]" in text
 

@@ -89,7 +89,7 @@ def test_another_model_in_its_place_is_refused(own_copy: Served) -> None:
         next(model.sic.encoder.parameters()).data.mul_(2)
         model.save(own_copy.folder)
         refused = client.get("/api/v1/supports")
-        assert refused.status_code == 409 and "start sic serve again" in refused.json()["error"]
+        assert refused.status_code == 409 and "restart sic serve" in refused.json()["error"]
 
 
 def test_a_model_that_was_moved_goes_on_answering(own_copy: Served) -> None:

@@ -152,7 +152,7 @@ def _refuse(image: Sample, label: int, force: bool, examined: Examined) -> None:
     if len(image.labels) != 1:
         raise SicError(f"{image.id} shows {shown}: only an image of exactly one class can be a support.")
     if image.labels[0] != label and not force:
-        raise SicError(f"{image.id} shows {shown}, not {examined.classes[label]}; use --force to add it anyway.")
+        raise SicError(f"{image.id} shows {shown}, not {examined.classes[label]}; use --force to take it anyway.")
 
 
 def _selected(
