@@ -22,7 +22,7 @@ from sic.directory import (
 )
 from sic.errors import SicError
 from sic.files import LOCK, write_atomically
-from sic.manifest import MANIFEST
+from sic.integrity import MANIFEST
 from sic.model import Model, load
 from sic.supports import Support
 

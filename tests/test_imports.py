@@ -13,8 +13,7 @@ USES: dict[str, set[str]] = {
     "settings": {"errors"},
     "machines": set(),
     "files": {"errors"},
-    "checks": {"settings"},
-    "manifest": {"errors"},
+    "integrity": {"errors", "settings"},
     "bcos": {"errors"},
     "backbones": {"bcos", "errors"},
     "methods": {"bcos", "backbones", "errors"},
@@ -22,7 +21,7 @@ USES: dict[str, set[str]] = {
     "data": {"errors"},
     "evaluate.metrics": set(),
     "card": {"backbones", "evaluate.metrics", "methods"},
-    "directory": {"backbones", "card", "checks", "data", "errors", "files", "manifest", "methods", "supports"},
+    "directory": {"backbones", "card", "data", "errors", "files", "integrity", "methods", "supports"},
     "predictions": {"data", "methods"},
     "latents": {"data", "files", "methods", "version"},
     "training": {"backbones", "bcos", "data", "directory", "errors", "files", "machines", "methods"},
@@ -34,6 +33,7 @@ USES["directory"] |= {"version"}
 USES["training"] |= {"predictions", "supports"}
 USES["distilled_model"] = {"backbones", "data", "directory", "errors", "methods", "supports"}
 USES["distill"] = {"backbones", "bcos", "data", "errors", "machines", "methods", "training"}
+USES["predictor"] = {"data", "directory", "errors", "latents", "methods", "predictions", "supports"}
 USES["model"] = set(USES) - {"distill"}
 USES["fitting"] = {"data", "directory", "errors", "machines", "model", "training"}
 USES["run"] = {"data", "directory", "errors"}

@@ -18,12 +18,11 @@ from safetensors.torch import save as save_tensors
 from sic import backbones
 from sic.backbones import Load
 from sic.card import model_card
-from sic.checks import check_classes, check_fields, check_finite
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
 from sic.files import inside, locked, real_folder, write_atomically
-from sic.manifest import MANIFEST, check_manifest, manifest
+from sic.integrity import MANIFEST, check_classes, check_fields, check_finite, check_manifest, manifest
 from sic.methods import Classifier, method
 from sic.settings import Network
 from sic.supports import Support, read_supports, remove_unlisted, support_files, write_supports

@@ -191,3 +191,33 @@ class Predictions(Answers):
             for row in self.accepted[:, label].nonzero()[:, 0].tolist()
         ]
         return sorted(found, key=lambda reliance: -reliance.evidence)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The part of a class's logit that comes from one support (NW-Head: of its probability)."""
+
+    support: int
+    """The index of the support in `Model.supports`."""
+    name: str
+    """Its name for people: class and number, such as "Beagle #2"."""
+    label: str
+    """The class of the support."""
+    source: str
+    """The id of its training image in the dataset."""
+    value: float
+    """For SIC the similarity divided by T; with the bias, the values of a class's supports add up to its logit."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one image."""
+
+    labels: list[str]
+    """The classes found; in single-label data exactly one, the best."""
+    probabilities: dict[str, float]
+    """One per class; sigmoids, which need not add up to 1, unless the model was trained with --loss ce."""
+    evidence: list[Evidence]
+    """All supports, the most similar first; empty where the method has none."""
+    similar_case: bool
+    """False where every class stays below 0.5: the image is not similar to any support."""

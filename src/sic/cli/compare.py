@@ -3,8 +3,6 @@
 import shlex
 import sys
 from collections import defaultdict
-from dataclasses import dataclass, replace
-from functools import partial
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,27 +10,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sic.cli.console import OUT, Talker, print_json, styled
-from sic.cli.data import Group, LayoutName, Roi
-from sic.cli.evaluate import Device, Limit, Only, explain_with, open_suite, pick_device
-from sic.cli.jobs import Job, run_all
-from sic.cli.options import Devices, Nodes, Workers, given, tokens, with_settings
+from sic.cli.entries import Entry, finished, seeds_of, settings_of_methods, trained, training_jobs
+from sic.cli.evaluate import Only, explain_with, open_suite
+from sic.cli.jobs import run_all
+from sic.cli.options import (
+    Device,
+    Devices,
+    Group,
+    Json,
+    LayoutName,
+    Limit,
+    Nodes,
+    Roi,
+    Workers,
+    given,
+    pick_device,
+    tokens,
+    with_settings,
+)
 from sic.errors import SicError
-from sic.settings import named
 
 if TYPE_CHECKING:
     from sic.evaluate.compare import Row, Values
 
-COMPARISON, RUNS, RESULTS = "comparison", "runs", "results"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A trained model in the comparison, and how it is asked to explain."""
-
-    name: str
-    folder: Path
-    seed: int
-    attribution: str | None = None
+COMPARISON, RESULTS = "comparison", "results"
 
 
 @with_settings("seed", "method", "attribution")
@@ -61,7 +62,7 @@ def compare(
     devices: Devices = None,
     nodes: Nodes = None,
     workers: Workers = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
     part: Annotated[bool, typer.Option("--part", hidden=True)] = False,
     **said: Any,
 ) -> None:
@@ -85,16 +86,16 @@ def compare(
     protocols = chosen(only)
     with Talker() as talker:
         if train is None:
-            entries = _finished(runs or [])
+            entries = finished(runs or [])
         else:
-            own = _settings_of_methods(special or [], [name.strip() for name in train.split(",")])
+            own = settings_of_methods(special or [], [name.strip() for name in train.split(",")])
             if jobs > 1:  # what each of them trains and measures is found finished below
                 from sic.training.choose import loader_workers
 
                 common = {"workers": loader_workers(jobs), **run, **said, "data": data, "out": out, "only": only}
                 flags_of_all = tokens(common | {"limit": limit, "device": device})
-                run_all(_jobs(list(own), _seeds(seeds), special or [], out, flags_of_all), jobs, talker)
-            entries = _trained({name: said | own[name] for name in own}, str(data), run, _seeds(seeds), out, talker)
+                run_all(training_jobs(list(own), seeds_of(seeds), special or [], out, flags_of_all), jobs, talker)
+            entries = trained({name: said | own[name] for name in own}, str(data), run, seeds_of(seeds), out, talker)
         # What was trained here is measured on its own data, opened as it was for the training.
         results = _results(entries, None if train else data, protocols, limit, pick_device(device), out, talker)
         if part:
@@ -115,122 +116,6 @@ def compare(
     else:
         _show(report)
         OUT.print(f"In {out}: {', '.join(path.name for path in files)}.")
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise SicError(f"--seeds must be whole numbers with commas between them, not {text!r}.") from None
-    if len(set(found)) < len(found):
-        raise SicError(f"--seeds {text} names a seed twice.")
-    return found
-
-
-def _settings_of_methods(special: list[str], methods: list[str]) -> dict[str, dict[str, Any]]:
-    """Of each method (METHOD or METHOD:ATTRIBUTION): the settings that `--set` gives to it alone."""
-    result: dict[str, dict[str, Any]] = {name: {} for name in methods}
-    for text in special:
-        method, colon, rest = text.partition(":")
-        setting, equals, value = rest.partition("=")
-        chosen = [name for name in methods if name.partition(":")[0] == method]
-        if not (colon and equals and setting and chosen):
-            raise SicError(f"--set {text} must be METHOD:SETTING=VALUE, with a method that --train names.")
-        for each in chosen:
-            result[each][named(setting)] = _value(value.strip())
-    return result
-
-
-def _jobs(names: list[str], seeds: list[int], special: list[str], out: Path, flags: list[str]) -> list[Job]:
-    """A process for every method and seed that is not trained yet."""
-    result = []
-    methods = dict.fromkeys(name.partition(":")[0] for name in names)
-    for seed in seeds:
-        for method in methods:
-            folder = out / RUNS / f"{method}-seed{seed}"
-            if _is_trained(folder):
-                continue
-            ways = ",".join(name for name in names if name.partition(":")[0] == method)
-            own = [part for text in special if text.partition(":")[0] == method for part in ("--set", text)]
-            arguments = ["compare", "--train", ways, "--seeds", str(seed), *own, *flags, "--part"]
-            result.append(Job(f"{method}, seed {seed}", partial(list, arguments), folder.with_suffix(".log")))
-    return result
-
-
-def _value(text: str) -> Any:
-    """A number, true or false, else the text itself; None for nothing."""
-    try:
-        return loads(text) if text else None
-    except ValueError:
-        return text
-
-
-def _trained(
-    methods: dict[str, dict[str, Any]], data: str, run: dict[str, Any], seeds: list[int], out: Path, talker: Talker
-) -> list[Entry]:
-    """Train what is not finished, with the settings of each method, in `out/runs/METHOD-seedN`. `run`: how to open the
-    data and where to train, for all of them."""
-    entries = []
-    for seed in seeds:  # seed by seed: after each of them there is something to compare
-        for name, said in methods.items():
-            method, _, attribution = name.partition(":")
-            folder = out / RUNS / f"{method}-seed{seed}"
-            _train(method, seed, folder, data, said, run, talker)
-            if attribution:
-                from sic.model import load
-
-                explain_with(load(folder), attribution)  # refused now, not after all others are trained
-            entries.append(Entry(name, folder, seed, attribution or None))
-    order = list(methods)
-    return sorted(entries, key=lambda entry: (order.index(entry.name), seeds.index(entry.seed)))
-
-
-def _is_trained(folder: Path) -> bool:
-    """Whether there is a model in it that has been measured, which is the last thing that a fit does."""
-    from sic.directory import CONFIG, read_config
-
-    return (folder / CONFIG).is_file() and bool(read_config(folder)[0].figures)
-
-
-def _train(
-    method: str, seed: int, folder: Path, data: str, said: dict[str, Any], run: dict[str, Any], talker: Talker
-) -> None:
-    from sic.directory import RUN, read_run
-    from sic.fitting import fit
-
-    resume = (folder / RUN).is_file()
-    if resume:
-        before, now = Path(read_run(folder)["data"]["opened_with"]["where"]), Path(data).resolve()
-        if str(before) != data and now not in (before, *before.parents) and before not in now.parents:
-            raise SicError(f"{folder} was trained on {before}, not on {data}; choose another --out.")
-    if resume and _is_trained(folder):
-        from sic.training import recorded_settings
-
-        recorded_settings(folder, said | {"seed": seed})  # or the sentence that says what differs
-        talker.say(f"{folder} is finished.")
-        return
-    talker.say(f"{'Continuing' if resume else 'Training'} {method}, seed {seed} → {folder}")
-    fit(data, folder, resume=resume, reporter=talker, method=method, seed=seed, **run, **said)
-
-
-def _finished(runs: list[str]) -> list[Entry]:
-    """Entries of finished runs, named by their method, and by their backbone too where there are several."""
-    from sic.directory import read_config
-
-    found = []
-    for text in runs:
-        name, equals, rest = text.rpartition("=")
-        path, colon, attribution = rest.rpartition(":")
-        folder, way = (Path(path), attribution) if colon and not Path(rest).exists() else (Path(rest), None)
-        config, _ = read_config(folder)
-        method = config.method + (f":{way}" if way else "")
-        entry = Entry(method, folder, int(config.training.get("seed", 0)), way)
-        found.append((name if equals else None, config.backbone, entry))
-    several = len({backbone for _, backbone, _ in found}) > 1
-    return [
-        replace(entry, name=said or (f"{entry.name} {backbone}" if several else entry.name))
-        for said, backbone, entry in found
-    ]
 
 
 def _results(

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from sic.cli.console import OUT, Talker, print_json
+from sic.cli.options import Group, Json, LayoutName, Roi
 
 if TYPE_CHECKING:
     from sic.data import ImageData
@@ -18,24 +19,6 @@ SHOWN = 40
 """The most problems and classes that are printed; --json lists all of them."""
 
 Data = Annotated[str, typer.Argument(metavar="PATH", help="A folder of images, a table of image paths, or birds.")]
-LayoutName = Annotated[
-    str | None, typer.Option("--layout", help="The layout of PATH, if it is not recognised correctly.")
-]
-Group = Annotated[
-    str | None,
-    typer.Option("--group", help="A regular expression that extracts the patient or specimen from an image's path."),
-]
-
-Roi = Annotated[
-    bool | None,
-    typer.Option(
-        "--roi/--no-roi",
-        help="Crop every image to its bounding box, as in the paper for CUB-200-2011; the crops are cached.",
-    ),
-]
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("check")
@@ -44,7 +27,7 @@ def check(
     layout: LayoutName = None,
     group: Group = None,
     roi: Roi = None,
-    as_json: AsJson = False,
+    json: Json = False,
 ) -> None:
     """Describe a dataset and list its problems. The exit code is 1 if no model can be trained on it."""
     import sic.data
@@ -56,7 +39,7 @@ def check(
         except sic.data.UnusableData as error:
             data, stops = error.data, [str(error)]
         found = _summary(data, stops, talker)
-    if as_json:
+    if json:
         print_json(found)
     else:
         _print(found, data)
@@ -120,7 +103,7 @@ def show(
     per_class: Annotated[int, typer.Option("--per-class", min=1, max=20, help="Images of each class.")] = 4,
     layout: LayoutName = None,
     roi: Roi = None,
-    as_json: AsJson = False,
+    json: Json = False,
 ) -> None:
     """Draw a contact sheet with a few training images of every class, their labels and boxes."""
     import sic.data
@@ -135,7 +118,7 @@ def show(
     require_outside(out, data)
     out.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet(data, per_class).save(out)
-    if as_json:
+    if json:
         print_json({"picture": str(out), "classes": list(data.classes)})
     else:
         OUT.print(f"{len(data.classes)} classes: {out}")
@@ -152,7 +135,7 @@ def birds(
     interventions: Annotated[
         bool, typer.Option("--interventions/--no-interventions", help="Also draw test images with parts removed.")
     ] = True,
-    as_json: AsJson = False,
+    json: Json = False,
 ) -> None:
     """Draw a dataset of birds: species defined by five parts, with part maps and removable parts."""
     from sic.data.layouts.funnybirds import write_funnybirds
@@ -172,7 +155,7 @@ def birds(
             )
         except FileExistsError as error:
             raise SicError(str(error)) from None
-    if as_json:
+    if json:
         print_json({"folder": str(out), "splits": {"train": classes * train, "test": classes * test}})
     else:
         OUT.print(f"{classes * train} training and {classes * test} test images: {out}")

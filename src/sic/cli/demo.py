@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
+from sic.cli.options import Json
 from sic.errors import SicError
 
 MARK = "demo.json"
@@ -21,7 +22,7 @@ def demo(
     ),
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 20,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Train on the built-in birds, test on poses never seen, and explain some of the answers."""
     from sic.cli import train

@@ -46,7 +46,7 @@ def distill(
 
     import torch
 
-    from sic.cli.launch import launch, machines_of, one_voice, started
+    from sic.cli.jobs import launch, machines_of, one_voice, started
     from sic.distill import Plan
     from sic.distill import distill as run
     from sic.distill.images import image_files

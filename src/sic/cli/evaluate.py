@@ -9,6 +9,19 @@ import typer
 from rich.table import Table
 
 from sic.cli.console import OUT, Talker, print_json, styled
+from sic.cli.options import (
+    Attribution,
+    Device,
+    Json,
+    Labelled,
+    Limit,
+    ModelFolder,
+    Seed,
+    held_out_predictions,
+    image_files,
+    labelled_images,
+    pick_device,
+)
 from sic.errors import SicError
 from sic.evaluate.metrics import (
     ACCURACY,
@@ -31,25 +44,21 @@ Only = Annotated[
     str | None,
     typer.Option(help="Only these protocols: accuracy,funnybirds,localisation,faithfulness,unfamiliar."),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="The most images to use in each protocol.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU if available.")]
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
-    data: Annotated[str | None, typer.Argument(help="Labelled images; default: the dataset of the model.")] = None,
+    model: ModelFolder,
+    data: Labelled = None,
     only: Only = None,
     limit: Limit = None,
     strangers: Annotated[
         Path | None, typer.Option(help="A folder of unfamiliar images, which show none of the classes.")
     ] = None,
-    attribution: Annotated[
-        str | None, typer.Option(help="The attribution method, for models that support several.")
-    ] = None,
+    attribution: Attribution = None,
     out: Annotated[Path | None, typer.Option(help=f"Write {EVALUATION} and the plots to this folder.")] = None,
     device: Device = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    seed: Seed = 0,
+    json: Json = False,
 ) -> None:
     """Measure accuracy and calibration, and how faithful the explanations are to the model."""
     from sic.evaluate.suite import chosen
@@ -71,21 +80,6 @@ def evaluate(
         OUT.print(f"Written: {out / EVALUATION}, {', '.join(path.name for path in drawn)}.")
 
 
-def pick_device(wanted: str | None) -> str:
-    """The device that the user names, else a GPU if there is one."""
-    import torch
-
-    from sic.directory import best_device
-
-    if wanted is None:
-        return best_device()
-    try:
-        torch.zeros(1, device=wanted)
-    except (RuntimeError, AssertionError) as error:
-        raise SicError(f"--device {wanted} is not available ({str(error).splitlines()[0]}).") from None
-    return wanted
-
-
 def explain_with(model: "Model", attribution: str | None) -> None:
     if attribution is not None:
         change = getattr(model.classifier, "explain_with", None)
@@ -105,25 +99,19 @@ def open_suite(
     command: str,
 ) -> "Suite":
     """The suite of protocols for a model and the given images, or those of its own dataset."""
-    from sic.cli.files import image_files, labelled_images, warn_of_unreadable
     from sic.data.loading import readable, view_batches
     from sic.evaluate.suite import Suite
     from sic.run import Run
 
     run = Run(folder, model.config, f"sic {command} {folder} DATA")
     opened = labelled_images(run, data, talker)
-    images = run.held_out(opened, limit)
-    if images.caution is not None:
-        talker.warn(images.caution)
+    predictions = held_out_predictions(model, run, opened, limit, talker)
     others = {}
     if strangers is not None:
         files, _ = readable(image_files([strangers])[: limit or None])
         if not files:
             raise SicError(f"No image in {strangers} can be read.")
         others[strangers.name] = view_batches(files, model.config.preprocessing)
-    progress = talker.progress("predictions")
-    predictions = model.predictions(images.samples, name=images.name, caution=images.caution, progress=progress)
-    warn_of_unreadable(predictions, talker)
     return Suite(model, opened, predictions, limit, others, seed, talker.advance)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sic.cli.console import Results, Talker
-from sic.cli.evaluate import Device, pick_device
+from sic.cli.options import Attribution, Device, Images, Json, ModelFolder, as_trained, image_files, pick_device
 from sic.errors import SicError
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files or folders.")],
+    model: ModelFolder,
+    images: Images,
     out: Annotated[Path, typer.Option(help="The figure (.png, .pdf, .svg), or a folder for several images.")] = Path(
         "why.png"
     ),
@@ -26,14 +26,11 @@ def explain(
         list[str] | None,
         typer.Option("--class", help="Explain this class, not the predicted one; can be repeated."),
     ] = None,
-    attribution: Annotated[
-        str | None, typer.Option(help="The attribution method, for models that support several.")
-    ] = None,
+    attribution: Attribution = None,
     device: Device = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Explain predictions: draw a figure and print the explanation in words."""
-    from sic.cli.files import as_trained, image_files
     from sic.data.loading import views_or_reasons
     from sic.explain.render import as_json
     from sic.model import load

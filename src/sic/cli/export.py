@@ -6,15 +6,16 @@ from typing import Annotated
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
+from sic.cli.options import Json, ModelFolder
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    model: ModelFolder,
     to: Annotated[Path, typer.Option(help="The file to write: .onnx (ONNX) or .pt2 (torch.export).")],
     explain: Annotated[
         bool, typer.Option("--explain", help="Also what every pixel contributes to the best class's score.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Write the model as one file that answers without sic, checked against the model."""
     from sic.export import export as write

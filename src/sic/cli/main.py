@@ -24,8 +24,7 @@ from sic.cli import (
     verify,
 )
 from sic.cli.console import harmless
-from sic.cli.jobs import leave_when_told
-from sic.cli.launch import started
+from sic.cli.jobs import leave_when_told, started
 from sic.errors import SicError
 from sic.version import __version__
 

@@ -1,16 +1,50 @@
-"""Command-line options that several commands share, and those made from the table of settings."""
+"""What several commands share: options, those made from the table of settings, and the images that users name."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Optional
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from sic.cli.console import OUT, Talker
+from sic.errors import SicError
 from sic.settings import Network, Option, table
 
+if TYPE_CHECKING:
+    from sic.data import ImageData
+    from sic.model import Model
+    from sic.predictions import Predictions
+    from sic.run import Run
+
+ModelFolder = Annotated[Path, typer.Argument(help="A model directory.")]
+Labelled = Annotated[str | None, typer.Argument(help="Labelled images; default: the dataset of the model.")]
+Images = Annotated[list[Path], typer.Argument(help="Image files or folders.")]
+
+LayoutName = Annotated[
+    str | None, typer.Option("--layout", help="The layout of PATH, if it is not recognised correctly.")
+]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", help="A regular expression that extracts the patient or specimen from an image's path."),
+]
+Roi = Annotated[
+    bool | None,
+    typer.Option(
+        "--roi/--no-roi",
+        help="Crop every image to its bounding box, as in the paper for CUB-200-2011; the crops are cached.",
+    ),
+]
 Devices = Annotated[int | None, typer.Option(min=1, help="GPUs (or processes) of this machine to train on.")]
 Nodes = Annotated[int | None, typer.Option(min=1, help="Machines, each with one process started per device.")]
 Workers = Annotated[int | None, typer.Option(min=0, help="Loader processes (no effect on the result).")]
+Limit = Annotated[int | None, typer.Option(min=1, help="The most images to use in each protocol.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU if available.")]
+Attribution = Annotated[
+    str | None, typer.Option("--attribution", help="The attribution method, for models that support several.")
+]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 Command = Callable[..., None]
 
@@ -71,13 +105,27 @@ def tokens(options: Mapping[str, Any]) -> list[str]:
     return result
 
 
+def pick_device(wanted: str | None) -> str:
+    """The device that the user names, else a GPU if there is one."""
+    import torch
+
+    from sic.directory import best_device
+
+    if wanted is None:
+        return best_device()
+    try:
+        torch.zeros(1, device=wanted)
+    except (RuntimeError, AssertionError) as error:
+        raise SicError(f"--device {wanted} is not available ({str(error).splitlines()[0]}).") from None
+    return wanted
+
+
 def _list_presets(name: str | None) -> str | None:
     """`--preset list` answers without data."""
     if name != "list":
         return name
     from rich.table import Table
 
-    from sic.cli.console import OUT
     from sic.training.presets import PRESETS
 
     shown = Table("preset", "data", "method", "backbone", "T", "rate", "epochs", "batch", "weights", "reported", "from")
@@ -88,3 +136,64 @@ def _list_presets(name: str | None) -> str | None:
         shown.add_row(key, preset.data, preset.method, preset.backbone, *numbers, *words)
     OUT.print(shown)
     raise typer.Exit
+
+
+def image_files(given: Sequence[Path]) -> list[Path]:
+    """Files as given; folders stand for all images below them, in order."""
+    from sic.data.images import SUFFIXES
+
+    found: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix.lower() in SUFFIXES)
+            if not inside:
+                raise SicError(f"There are no images in {path}.")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise SicError(f"{path} does not exist.")
+    return found
+
+
+def as_trained(files: list[Path], run: "Run", talker: Talker) -> list[Path]:
+    """The files; for a model of images that were cut to their boxes, the cut ones of those that are in its data."""
+    cut = run.cut(files)
+    unknown = [file for file, own in zip(files, cut, strict=True) if own is None]
+    if unknown:
+        talker.warn(
+            f"{run.folder} was trained on images cut to their boxes, and there is no box for {unknown[0]}"
+            + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else "")
+            + ": cut such images yourself, or expect worse answers."
+        )
+    return [own or file for file, own in zip(files, cut, strict=True)]
+
+
+def labelled_images(run: "Run", data: str | None, talker: Talker) -> "ImageData":
+    """The labelled images in `data`; without it, those that the model was trained on."""
+    progress = talker.progress("preparing images")
+    return run.open(progress) if data is None else run.open_other(data, progress, talker.warn)
+
+
+def held_out_predictions(
+    model: "Model", run: "Run", opened: "ImageData", limit: int | None, talker: Talker, *, own: bool = False
+) -> "Predictions":
+    """The predictions for the images of some data that are fairest to judge the model by, at most `limit`.
+
+    `own`: as in `Predictor.embed`.
+    """
+    images = run.held_out(opened, limit)
+    if images.caution is not None:
+        talker.warn(images.caution)
+    predictions = model.predictions(
+        images.samples,
+        name=images.name,
+        caution=images.caution,
+        own=own,
+        progress=talker.progress("predictions"),
+    )
+    for file, reason in predictions.unreadable.items():
+        talker.warn(f"Skipped {file}: {reason}.")
+    if not len(predictions):
+        raise SicError(f"None of the {predictions.name} can be read.")
+    return predictions

@@ -1,23 +1,22 @@
 """`sic predict`: classify images."""
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
+from sic.cli.options import Images, Json, ModelFolder, as_trained, image_files
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files or folders.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    model: ModelFolder,
+    images: Images,
+    json: Json = False,
 ) -> None:
     """Classify images: labels, probabilities and the most similar training images."""
     from rich.table import Table
 
-    from sic.cli.files import as_trained, image_files
     from sic.data.images import UnreadableImage, read_image
     from sic.explain.prose import percent
     from sic.model import load

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
+from sic.cli.options import Json, Labelled, ModelFolder, Seed, held_out_predictions, labelled_images
 from sic.errors import SicError
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def report(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
-    data: Annotated[str | None, typer.Argument(help="Labelled images; default: the dataset of the model.")] = None,
+    model: ModelFolder,
+    data: Labelled = None,
     out: Annotated[Path, typer.Option(help="The report (.html).")] = Path("report.html"),
     figures: Annotated[Path | None, typer.Option(help="Also write all figures to this folder.")] = None,
     formats: Annotated[
@@ -26,8 +27,8 @@ def report(
     ] = "pdf",
     cases: Annotated[int, typer.Option(min=1, help="Test images to explain: correct, wrong, uncertain, each.")] = 6,
     limit: Annotated[int | None, typer.Option(min=1, help="The most test images to use, spread evenly.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    seed: Seed = 0,
+    json: Json = False,
 ) -> None:
     """Write a report as one HTML file: performance, explained test images, cases, similarity of classes."""
     if out.suffix.lower() not in (".html", ".htm"):
@@ -98,7 +99,6 @@ def _predictions(
     model: "Model", folder: Path, data: str | None, limit: int | None, talker: Talker
 ) -> "Predictions | None":
     """The predictions for the given images, or for the dataset of the model; None if that is not available."""
-    from sic.cli.files import labelled_images, warn_of_unreadable
     from sic.run import Run
 
     run = Run(folder, model.config, f"sic report {folder} DATA")
@@ -109,14 +109,4 @@ def _predictions(
             raise
         talker.warn(f"{error} The report is written without test images.")
         return None
-    images = run.held_out(opened, limit)
-    talker.say(f"Predicting {len(images.samples)} {images.name}.")
-    predictions = model.predictions(
-        images.samples,
-        name=images.name,
-        caution=images.caution,
-        own=run.is_own(opened),
-        progress=talker.progress("embedding"),
-    )
-    warn_of_unreadable(predictions, talker)
-    return predictions
+    return held_out_predictions(model, run, opened, limit, talker, own=run.is_own(opened))

@@ -9,9 +9,8 @@ import typer
 from rich.table import Table
 
 from sic.cli.console import OUT, Talker, print_json
-from sic.cli.data import Group, LayoutName, Roi
 from sic.cli.jobs import Ended, Job, locked, run_jobs
-from sic.cli.options import given, tokens, with_settings
+from sic.cli.options import Group, Json, LayoutName, Roi, given, tokens, with_settings
 from sic.errors import SicError
 from sic.settings import flag, table
 
@@ -27,7 +26,7 @@ def search(
     roi: Roi = None,
     out: Annotated[Path, typer.Option(help="Where the trials and the result go.")] = Path("runs/search"),
     workers: Annotated[int, typer.Option(min=1, help="Trials at a time; each gets a GPU while there are enough.")] = 1,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
     **said: Any,
 ) -> None:
     """Train at every point of a grid of settings; by default the paper's grid of learning rates and temperatures.

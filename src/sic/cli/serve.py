@@ -3,12 +3,12 @@
 import contextlib
 import socket
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sic.cli.console import ERR, print_json
+from sic.cli.options import ModelFolder
 from sic.errors import SicError
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
@@ -16,7 +16,7 @@ SHORTEST_TOKEN = 12
 
 
 def serve(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    model: ModelFolder,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")] = 8000,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from sic.cli.console import OUT, Talker, print_json, styled
+from sic.cli.options import Json
 from sic.errors import SicError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ STARTED = "sic.started"
 SHOWN = 12
 """Images that people are shown; --json has all of them."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Data = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="Where the training images are, if they were moved.")
 ]

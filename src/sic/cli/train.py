@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
-from sic.cli.data import Group, LayoutName, Roi
-from sic.cli.launch import launch, machines_of, one_voice, started
-from sic.cli.options import Devices, Nodes, Workers, with_settings
+from sic.cli.jobs import launch, machines_of, one_voice, started
+from sic.cli.options import Devices, Group, Json, LayoutName, Nodes, Roi, Workers, with_settings
 from sic.machines import Machines
 
 
@@ -25,7 +24,7 @@ def train(
     nodes: Nodes = None,
     workers: Workers = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
     **said: Any,
 ) -> None:
     """Train a model on a folder of images. Settings that you do not give are chosen and reported."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sic.cli.console import ERR, OUT, Talker, print_json, styled
+from sic.cli.options import Json, ModelFolder, image_files, labelled_images
 from sic.errors import SicError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    model: ModelFolder,
     data: Annotated[str | None, typer.Argument(help="Images to measure on; default: the model's own data.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Look at no more images than this.")] = None,
     compiled: Annotated[
@@ -30,7 +31,7 @@ def verify(
     sign: Annotated[
         bool, typer.Option("--sign", help="Sign the files with --key, if they are as they were saved.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Check that the files are those that were saved and that explanations show what the model computes.
 
@@ -44,11 +45,43 @@ def verify(
             signed = f", signed with {key}" if key is not None else ""
             OUT.print(f"The {checked} files of {model} are those that were saved{signed}.")
         return
+    from sic.evaluate.check import as_json
+
+    name, images, checks = _measure(model, data, limit, seed, compiled)
+    result = {"model": str(model), "files": checked, "data": name, "images": images, **as_json(checks)}
+    result["statement"] = _statement(result)
+    if json:
+        print_json(result)
+    else:
+        _show(checks)
+        if result["undecided"]:
+            OUT.print(
+                f"Too few images, or scores too erratic or too steady, to decide: {', '.join(result['undecided'])}."
+            )
+    if not result["passed"]:
+        ERR.print(result["statement"])
+        raise typer.Exit(1)
+    if not json:
+        OUT.print(result["statement"])
+
+
+def _statement(result: dict[str, Any]) -> str:
+    """One line about the scope of the checks, which nobody can take for an approval of the model."""
+    if not result["passed"]:
+        return f"The explanations of {result['model']} fail: {', '.join(result['failed'])}."
+    return (
+        f"Checked on {result['images']} images: the explanations of {result['model']} agree with its scores. This says "
+        "nothing about whether its answers are right or whether it may be used (see sic evaluate)."
+    )
+
+
+def _measure(
+    model: Path, data: str | None, limit: int | None, seed: int, compiled: bool
+) -> "tuple[str, int, list[Check]]":
+    """The name and number of the images, and the checks."""
     import torch
-    from rich.table import Table
 
     from sic.data.loading import readable, view_batches
-    from sic.evaluate.check import as_json
     from sic.evaluate.verification import measure, require_promise
     from sic.model import load
     from sic.run import Run
@@ -73,35 +106,25 @@ def verify(
             compiled=compiled,
             progress=talker.progress("completeness"),
         )
-    result = {"model": str(model), "files": checked, "data": name, "images": len(files), **as_json(checks)}
-    if json:
-        print_json(result)
-    else:
-        table = Table("check", "statement", "worst", "limit", "a wrong explanation", "checks", "")
-        for check in checks:
-            verdict = styled(check.verdict, {"pass": "green", "FAIL": "red"}.get(check.verdict, "yellow"))
-            worst, allowed = f"{check.worst:.1e}", f"{check.limit:.0e}" if check.limit else "0"
-            if check.name == "completeness":
-                residuals = check.details
-                worst = f"{residuals['residual_float32']:.1e} (32 bit)\n{residuals['residual_float64']:.1e} (64 bit)"
-                allowed = "1e-04\n1e-10"
-            wrong = f"{check.wrong[1]:.1e}: {check.wrong[0]}"
-            table.add_row(check.name, check.statement, worst, allowed, wrong, str(check.checks), verdict)
-        OUT.print(table)
-        for note in _notes(checks):
-            OUT.print(note)
-    if not result["passed"]:
-        ERR.print(f"The explanations of {model} fail: {', '.join(result['failed'])}.")
-        raise typer.Exit(1)
-    if not json:
-        if result["undecided"]:
-            OUT.print(
-                f"Too few images, or scores too erratic or too steady, to decide: {', '.join(result['undecided'])}."
-            )
-        OUT.print(
-            f"Verified on {len(files)} images: the explanations of {model} show what the model computes. Whether the "
-            "model is right, or fit for a purpose, was not measured."
-        )
+    return name, len(files), checks
+
+
+def _show(checks: "list[Check]") -> None:
+    from rich.table import Table
+
+    table = Table("check", "statement", "worst", "limit", "a wrong explanation", "checks", "")
+    for check in checks:
+        verdict = styled(check.verdict, {"pass": "green", "FAIL": "red"}.get(check.verdict, "yellow"))
+        worst, allowed = f"{check.worst:.1e}", f"{check.limit:.0e}" if check.limit else "0"
+        if check.name == "completeness":
+            residuals = check.details
+            worst = f"{residuals['residual_float32']:.1e} (32 bit)\n{residuals['residual_float64']:.1e} (64 bit)"
+            allowed = "1e-04\n1e-10"
+        wrong = f"{check.wrong[1]:.1e}: {check.wrong[0]}"
+        table.add_row(check.name, check.statement, worst, allowed, wrong, str(check.checks), verdict)
+    OUT.print(table)
+    for note in _notes(checks):
+        OUT.print(note)
 
 
 def _notes(checks: "list[Check]") -> Iterator[str]:
@@ -123,7 +146,7 @@ def _notes(checks: "list[Check]") -> Iterator[str]:
 def _files(model: Path, key: Path | None, sign: bool, files_only: bool) -> int:
     """The number of files that are as they were saved; signs them, if wanted. SicError where one was changed."""
     from sic import directory
-    from sic.manifest import MANIFEST, read_key
+    from sic.integrity import MANIFEST, read_key
 
     if key is None and not sign and not files_only and not directory.stored(model, MANIFEST).is_file():
         ERR.print(f"! {model} has no {MANIFEST}: an older sic saved it, so changes of its files cannot be detected.")
@@ -138,8 +161,6 @@ def _files(model: Path, key: Path | None, sign: bool, files_only: bool) -> int:
 
 def _images(run: "Run", data: str | None, talker: Talker) -> tuple[str, list[Path]]:
     """The test images of a dataset (else validation, else training); or simply the images in a folder."""
-    from sic.cli.files import image_files, labelled_images
-
     try:
         opened = labelled_images(run, data, talker)
     except SicError:

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sic.checks import check_fields
 from sic.clinic.examined import Examined
 from sic.data.dataset import Sample
 from sic.directory import CONFIG
 from sic.errors import SicError
+from sic.integrity import check_fields
 from sic.predictions import Predictions
 from sic.run import RunImages
 from sic.supports import Edit, Support, find_support, replaced, select_class

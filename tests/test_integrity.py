@@ -9,7 +9,7 @@ import pytest
 import sic
 from sic.directory import CONFIG, SUPPORTS, WEIGHTS, check_files, sign
 from sic.errors import SicError
-from sic.manifest import MANIFEST, manifest, read_key
+from sic.integrity import MANIFEST, manifest, read_key
 from tests.cli.conftest import Sic, here
 from tests.test_directory import model, save
 

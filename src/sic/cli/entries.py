@@ -1,0 +1,142 @@
+"""The models that `sic compare` puts side by side: trained here, or finished runs."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from json import loads
+from pathlib import Path
+from typing import Any
+
+from sic.cli.console import Talker
+from sic.cli.evaluate import explain_with
+from sic.cli.jobs import Job
+from sic.errors import SicError
+from sic.settings import named
+
+RUNS = "runs"
+"""The folder of the trainings."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A trained model in the comparison, and how it is asked to explain."""
+
+    name: str
+    folder: Path
+    seed: int
+    attribution: str | None = None
+
+
+def seeds_of(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SicError(f"--seeds must be whole numbers with commas between them, not {text!r}.") from None
+    if len(set(found)) < len(found):
+        raise SicError(f"--seeds {text} names a seed twice.")
+    return found
+
+
+def settings_of_methods(special: list[str], methods: list[str]) -> dict[str, dict[str, Any]]:
+    """Of each method (METHOD or METHOD:ATTRIBUTION): the settings that `--set` gives to it alone."""
+    result: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    for text in special:
+        method, colon, rest = text.partition(":")
+        setting, equals, value = rest.partition("=")
+        chosen = [name for name in methods if name.partition(":")[0] == method]
+        if not (colon and equals and setting and chosen):
+            raise SicError(f"--set {text} must be METHOD:SETTING=VALUE, with a method that --train names.")
+        for each in chosen:
+            result[each][named(setting)] = _value(value.strip())
+    return result
+
+
+def training_jobs(names: list[str], seeds: list[int], special: list[str], out: Path, flags: list[str]) -> list[Job]:
+    """A process for every method and seed that is not trained yet."""
+    result = []
+    methods = dict.fromkeys(name.partition(":")[0] for name in names)
+    for seed in seeds:
+        for method in methods:
+            folder = out / RUNS / f"{method}-seed{seed}"
+            if _is_trained(folder):
+                continue
+            ways = ",".join(name for name in names if name.partition(":")[0] == method)
+            own = [part for text in special if text.partition(":")[0] == method for part in ("--set", text)]
+            arguments = ["compare", "--train", ways, "--seeds", str(seed), *own, *flags, "--part"]
+            result.append(Job(f"{method}, seed {seed}", partial(list, arguments), folder.with_suffix(".log")))
+    return result
+
+
+def _value(text: str) -> Any:
+    """A number, true or false, else the text itself; None for nothing."""
+    try:
+        return loads(text) if text else None
+    except ValueError:
+        return text
+
+
+def trained(
+    methods: dict[str, dict[str, Any]], data: str, run: dict[str, Any], seeds: list[int], out: Path, talker: Talker
+) -> list[Entry]:
+    """Train what is not finished, with the settings of each method, in `out/runs/METHOD-seedN`. `run`: how to open the
+    data and where to train, for all of them."""
+    entries = []
+    for seed in seeds:  # seed by seed: after each of them there is something to compare
+        for name, said in methods.items():
+            method, _, attribution = name.partition(":")
+            folder = out / RUNS / f"{method}-seed{seed}"
+            _train(method, seed, folder, data, said, run, talker)
+            if attribution:
+                from sic.model import load
+
+                explain_with(load(folder), attribution)  # refused now, not after all others are trained
+            entries.append(Entry(name, folder, seed, attribution or None))
+    order = list(methods)
+    return sorted(entries, key=lambda entry: (order.index(entry.name), seeds.index(entry.seed)))
+
+
+def _is_trained(folder: Path) -> bool:
+    """Whether there is a model in it that has been measured, which is the last thing that a fit does."""
+    from sic.directory import CONFIG, read_config
+
+    return (folder / CONFIG).is_file() and bool(read_config(folder)[0].figures)
+
+
+def _train(
+    method: str, seed: int, folder: Path, data: str, said: dict[str, Any], run: dict[str, Any], talker: Talker
+) -> None:
+    from sic.directory import RUN, read_run
+    from sic.fitting import fit
+
+    resume = (folder / RUN).is_file()
+    if resume:
+        before, now = Path(read_run(folder)["data"]["opened_with"]["where"]), Path(data).resolve()
+        if str(before) != data and now not in (before, *before.parents) and before not in now.parents:
+            raise SicError(f"{folder} was trained on {before}, not on {data}; choose another --out.")
+    if resume and _is_trained(folder):
+        from sic.training import recorded_settings
+
+        recorded_settings(folder, said | {"seed": seed})  # or the sentence that says what differs
+        talker.say(f"{folder} is finished.")
+        return
+    talker.say(f"{'Continuing' if resume else 'Training'} {method}, seed {seed} → {folder}")
+    fit(data, folder, resume=resume, reporter=talker, method=method, seed=seed, **run, **said)
+
+
+def finished(runs: list[str]) -> list[Entry]:
+    """Entries of finished runs, named by their method, and by their backbone too where there are several."""
+    from sic.directory import read_config
+
+    found = []
+    for text in runs:
+        name, equals, rest = text.rpartition("=")
+        path, colon, attribution = rest.rpartition(":")
+        folder, way = (Path(path), attribution) if colon and not Path(rest).exists() else (Path(rest), None)
+        config, _ = read_config(folder)
+        method = config.method + (f":{way}" if way else "")
+        entry = Entry(method, folder, int(config.training.get("seed", 0)), way)
+        found.append((name if equals else None, config.backbone, entry))
+    several = len({backbone for _, backbone, _ in found}) > 1
+    return [
+        replace(entry, name=said or (f"{entry.name} {backbone}" if several else entry.name))
+        for said, backbone, entry in found
+    ]

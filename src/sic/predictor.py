@@ -1,0 +1,266 @@
+"""`Predictor`: a trained model that classifies single images and whole datasets."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sic import directory
+from sic.data.dataset import Progress, Sample
+from sic.data.images import UnreadableImage, read_image, to_tensor
+from sic.data.loading import readable_batches
+from sic.directory import Config
+from sic.errors import SicError
+from sic.latents import Latents
+from sic.methods import SIC, Classifier
+from sic.predictions import Answers, Evidence, Prediction, Predictions
+from sic.supports import Support, support_names
+
+ImageInput = str | Path | Image.Image | Tensor
+
+
+class Predictor:
+    """A trained classifier with its classes and its supports, without explanations; `sic.model.Model` adds those."""
+
+    def __init__(
+        self, classifier: Classifier, config: Config, supports: list[Support], folder: Path | None = None
+    ) -> None:
+        """Combine the parts of a model; use `sic.load` to read one.
+
+        Args:
+            classifier: The network, in evaluation mode.
+            config: Its classes, task, preprocessing and metrics.
+            supports: Its supports, in the classifier's order.
+            folder: The directory that the model was read from.
+        """
+        self.classifier, self.config, self.supports, self.folder = classifier, config, supports, folder
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, in the order of the logits."""
+        return self.config.classes
+
+    @property
+    def sic(self) -> SIC:
+        """The classifier of a SIC model. Raises `SicError` for models of other methods."""
+        if not isinstance(self.classifier, SIC):
+            raise SicError(f"This is for SIC models; this model was trained with --method {self.config.method}.")
+        return self.classifier
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the weights are on."""
+        return next((value.device for value in self.classifier.state_dict().values()), torch.device("cpu"))
+
+    def tensor(self, image: ImageInput) -> Tensor:
+        """Prepare an image as the model's input.
+
+        Args:
+            image: A file, a Pillow image, or a float tensor 3×H×W (RGB in [0, 1]), which is only moved to the device.
+
+        Returns:
+            A tensor 3×S×S, RGB in [0, 1], on the model's device.
+
+        Raises:
+            SicError: The image cannot be read, or the tensor has another shape or type.
+        """
+        if isinstance(image, Tensor):
+            if image.dim() != 3 or len(image) != 3 or not image.is_floating_point():
+                raise SicError(f"A tensor must be 3×H×W, RGB in [0, 1], not {image.dtype} of {tuple(image.shape)}.")
+            return image.to(next(self.classifier.parameters()))
+        if not isinstance(image, str | Path | Image.Image):
+            raise SicError(
+                f"Give a file, a Pillow image or a tensor, not {type(image).__name__} (predict_many takes lists)."
+            )
+        if not isinstance(image, Image.Image):
+            try:
+                image = read_image(Path(image))
+            except UnreadableImage as error:
+                raise SicError(f"{image} cannot be used: {error}.") from None
+        view = to_tensor(self.config.preprocessing(image.convert("RGB")))
+        return view.to(next(self.classifier.parameters()))
+
+    def predict(self, image: ImageInput) -> Prediction:
+        """Classify one image.
+
+        Args:
+            image: A file, a Pillow image, or a tensor (see `tensor`).
+
+        Returns:
+            The classes found, all probabilities, and the evidence of every support.
+        """
+        return self.predict_many([image])[0]
+
+    @torch.no_grad()
+    def predict_many(self, images: Sequence[ImageInput]) -> list[Prediction]:
+        """Classify several images in one forward pass.
+
+        Args:
+            images: Files, Pillow images, or tensors of one size.
+
+        Returns:
+            One prediction per image, in the same order.
+        """
+        logits, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
+        answers, names = self.answers(logits), support_names(self.supports, self.classes)
+        return [self._prediction(answers, row, values, names) for row, values in enumerate(evidence)]
+
+    def answers(self, logits: Tensor) -> Answers:
+        """Apply the answer rule to logits.
+
+        Args:
+            logits: N×C, of this model.
+
+        Returns:
+            Labels, probabilities, nearest class and "similar case" flag of each row.
+        """
+        return Answers(logits, self.config.task, self.classifier.loss)
+
+    def _prediction(self, answers: Answers, row: int, evidence: Tensor, names: Sequence[str]) -> Prediction:
+        ranked = evidence.argsort(descending=True).tolist()
+        values = evidence.tolist()
+        return Prediction(
+            [self.classes[label] for label in answers.labels[row]],
+            dict(zip(self.classes, answers.probabilities[row].tolist(), strict=True)),
+            [
+                Evidence(i, names[i], self.classes[self.supports[i].label], self.supports[i].source, values[i])
+                for i in ranked
+            ],
+            bool(answers.similar_case[row]),
+        )
+
+    @cached_property
+    def latents(self) -> Latents:
+        """Latents of the images that the model was trained and tested on, kept in its directory."""
+        return Latents(self.sic.encoder, self.config.preprocessing, self.folder)
+
+    def embed(self, samples: Sequence[Sample], *, own: bool = False, progress: Progress | None = None) -> Latents:
+        """Compute the latents `f⁺` of image files.
+
+        Args:
+            samples: The images; their labels do not matter.
+            own: Whether they belong to the data that the model was trained on. Then latents that are known are not
+                computed again, and new ones are kept in the model directory.
+            progress: Told how many images are embedded.
+
+        Returns:
+            The latents by image, with the reasons why files could not be read.
+        """
+        latents = self.latents if own else Latents(self.sic.encoder, self.config.preprocessing)
+        latents.embed(samples, progress)
+        return latents
+
+    def predictions(
+        self,
+        samples: Sequence[Sample],
+        *,
+        name: str = "images",
+        caution: str | None = None,
+        own: bool = False,
+        progress: Progress | None = None,
+    ) -> Predictions:
+        """Classify labelled images.
+
+        Args:
+            samples: The images with their labels.
+            name: What to call these images in reports.
+            caution: A sentence about them that reports must show.
+            own: As in `embed`.
+            progress: As in `embed`.
+
+        Returns:
+            Predictions for the files that can be read; `unreadable` has the reasons for the others.
+        """
+        if isinstance(self.classifier, SIC):
+            latents = self.embed(samples, own=own, progress=progress)
+            known = [sample for sample in samples if sample.id in latents]
+            found = self.predictions_of(known, latents.of([sample.id for sample in known]))
+            reasons = latents.unreadable
+        else:
+            found, reasons = self._predictions_of_files(samples, progress)
+        unreadable = {sample.id: reasons[sample.id] for sample in samples if sample.id in reasons}
+        return replace(found, name=name, caution=caution, unreadable=unreadable)
+
+    @torch.no_grad()
+    def _predictions_of_files(
+        self, samples: Sequence[Sample], progress: Progress | None
+    ) -> tuple[Predictions, dict[str, str]]:
+        """Of the files that can be read, and why the others cannot."""
+        logits, known, unreadable = [torch.zeros(0, len(self.classes))], [], {}
+        done = 0
+        for images, reasons in readable_batches(
+            [sample.path for sample in samples], self.config.preprocessing, self.device
+        ):
+            for sample, reason in zip(samples[done : done + len(reasons)], reasons, strict=True):
+                if reason is None:
+                    known.append(sample)
+                else:
+                    unreadable[sample.id] = reason
+            if len(images):
+                logits.append(self.classifier(images).cpu())
+            done += len(reasons)
+            if progress is not None:
+                progress(done, len(samples))
+        nothing = torch.zeros(len(known), 0)
+        found = Predictions(
+            torch.cat(logits),
+            self.config.task,
+            self.classifier.loss,
+            classes=self.classes,
+            samples=known,
+            evidence=nothing,
+            owners=nothing.new_zeros(0, dtype=torch.long),
+        )
+        return found, unreadable
+
+    @torch.no_grad()
+    def predictions_of(self, samples: Sequence[Sample], latents: Tensor) -> Predictions:
+        """Classify labelled images whose latents are known.
+
+        Args:
+            samples: N images with their labels.
+            latents: Their latents, N×d.
+
+        Returns:
+            Their predictions.
+        """
+        evidence = self.sic.evidence(latents.to(self.device))
+        return Predictions(
+            self.sic.logits(evidence).cpu(),
+            self.config.task,
+            self.classifier.loss,
+            classes=self.classes,
+            samples=samples,
+            evidence=evidence.cpu(),
+            owners=self.sic.support_classes.cpu(),
+            latents=latents.cpu(),
+        )
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the model to a device, such as "cuda".
+
+        Args:
+            device: Where to compute.
+
+        Returns:
+            The model itself.
+        """
+        self.classifier.to(device)
+        return self
+
+    def save(self, folder: str | Path, *, replacing: str | None = None) -> str:
+        """Write the model directory.
+
+        Args:
+            folder: Where to; an existing model there is replaced in one step.
+            replacing: The version that may be replaced; if another one is there, nothing is written.
+
+        Returns:
+            The version of the saved model.
+        """
+        return directory.save(self.classifier, self.config, self.supports, Path(folder), replacing=replacing)
