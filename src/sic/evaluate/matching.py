@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sic.evaluate.check import Check, largest, predicted, relative, uniform
-from sic.explain.matches import Match, Region, find_matches
+from sic.explain.matches import find_matches
 from sic.methods import SIC
 from sic.supports import Support
 
@@ -29,10 +29,11 @@ def matching(classifier: SIC, supports: Sequence[Support], images: Tensor) -> Ch
         for case, expected in zip(cases, whole, strict=True):
             parts, value = found[case].parts, evidence[case].item()
             total = torch.stack([part.image.map for part in parts]).sum(dim=0)
-            errors = [abs(sum(part.evidence for part in parts) - value), *_missing(parts)]
-            worst = max(
-                worst, *(error / max(abs(value), 1e-12) for error in errors), largest(relative(total, expected))
-            )
+            sides = [part.support.value for part in parts if part.support is not None]
+            sums = [sum(part.evidence for part in parts), sum(part.image.value for part in parts)]
+            sums += [sum(sides)] if sides else []
+            errors = [abs(each - value) / max(abs(value), 1e-12) for each in sums]
+            worst = max(worst, *errors, largest(relative(total, expected)))
             wrong = max(wrong, largest(relative(uniform(expected), expected)))
             checks += 1 + len(errors)
     return Check(
@@ -43,9 +44,3 @@ def matching(classifier: SIC, supports: Sequence[Support], images: Tensor) -> Ch
         checks,
         ("a uniform map", wrong),
     )
-
-
-def _missing(parts: Sequence[Match]) -> list[float]:
-    """What each side of each part lacks of the part's evidence."""
-    sides: list[tuple[Match, Region | None]] = [(part, side) for part in parts for side in (part.image, part.support)]
-    return [abs(side.value - part.evidence) for part, side in sides if side is not None]

@@ -1,8 +1,9 @@
 """Matches: the evidence of a case, split into regions of the image and of the case that correspond to each other.
 
-The evidence of a case with vector v is a sum over latent units, `e_k = evidence · f_k v_k / Σ_j f_j v_j`, and every
-unit is traced to the pixels of the image and to those of the case. Units that look at the same places form a group; a
-group is a match. All of it adds up: maps to the evidence of their match, matches and the rest to that of the case.
+The evidence of a case has a map in the image and a map in the case, and both add up to it exactly. Places in all
+pictures with similar features form a group; a group is a match. So amounts are exact: matches and the rest add up to
+the evidence on either side. Which region corresponds to which is decided by the similarity of features:
+`sic evaluate --only matches` measures how often that is right.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sic.errors import SicError
 from sic.explain.contributions import images_at_once, support_image
 from sic.explain.regions import Polygon, centre, core, outlines
 from sic.methods import SIC
@@ -21,17 +23,13 @@ from sic.methods.sic import AnsweredSIC
 from sic.supports import Support
 
 GROUPS = 5
-"""The most matches of a case."""
-UNITS = 32
-"""The most latent units that are traced for a case, those with most evidence first."""
-COVERED = 0.98
-"""Share of a case's evidence after which no further units are traced."""
-ALIKE = 0.7
-"""Overlap of the maps of two groups of units from which on they count as one."""
+"""The most regions of an image."""
 SMALL = 0.04
-"""Share of a case's evidence below which a group belongs to the rest."""
+"""Share of a case's evidence that a match needs on both sides; what is below it belongs to the rest."""
+ROUNDS = 20
+"""Of k-means."""
 GRID = 16
-"""Overlaps are measured on maps with so many cells on a side."""
+"""Cells along a side of the maps of units, which describe places if the backbone has no feature maps."""
 
 
 @dataclass(frozen=True)
@@ -39,45 +37,44 @@ class Region:
     """One side of a match: where it is in a picture."""
 
     map: Tensor
-    """H×W, signed contributions of the pixels to the evidence of the match."""
-    constant: float
+    """H×W, signed contributions of the pixels to the evidence of the case; 0 outside the region."""
+    constant: float = 0.0
     """The part of the evidence that belongs to no pixel, such as a transformer's positional code."""
 
     @property
     def value(self) -> float:
-        """The evidence that the map and the constant add up to."""
+        """The evidence of the region: the sum of the map and the constant."""
         return self.map.sum().item() + self.constant
 
     @cached_property
     def mask(self) -> Tensor:
-        """H×W bool, the smallest set of pixels of the smoothed map that holds half of its positive contributions."""
+        """H×W bool, the core of the region (see `sic.explain.regions.core`)."""
         return core(self.map)
 
     @property
     def centre(self) -> tuple[float, float] | None:
-        """The centre of the mask, (x, y) in pixels; None where it is empty."""
+        """The centre of the core, (x, y) in pixels; None if there are no positive contributions."""
         return centre(self.mask)
 
     @cached_property
     def outline(self) -> list[Polygon]:
-        """The border of the mask as closed polygons of points (x, y) in pixels; 0, 0 is the top left corner."""
+        """The border of the core as closed polygons of points (x, y) in pixels; 0, 0 is the top left corner."""
         return outlines(self.mask)
 
 
 @dataclass(frozen=True)
 class Match:
-    """A region of the image and the region of a case that a group of latent units responds to."""
+    """A region of the image and the region of a case that corresponds to it."""
 
     number: int
-    """From 1, by evidence; 0 for the rest."""
-    units: tuple[int, ...]
+    """From 1, by evidence. All cases of an explanation share the numbers and the regions of the image. 0: the rest."""
     evidence: float
-    """The sum of the units' evidence."""
+    """What the region of the image adds to the score by the similarity to this case."""
     share: float
     """`evidence` as a share of the evidence of the case; 0 if the case has none."""
     image: Region
     support: Region | None
-    """None if the image of the case is not kept."""
+    """Its regions add up to the evidence of the case, too. None if the image of the case is not kept."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +82,18 @@ class Matches:
     """The evidence of one case, match by match."""
 
     groups: list[Match]
-    """By evidence, strongest first."""
+    """The matches, by number; none if the image of the case is not kept."""
     rest: Match
-    """All other units."""
-    untraced: float
-    """The share of the evidence in units that were not traced one by one; it is a part of the rest."""
+    """All that has no partner, or too little evidence on one of the sides."""
 
     @property
     def parts(self) -> list[Match]:
-        """The groups and the rest: they add up to the evidence of the case."""
+        """The groups and the rest: they add up to the evidence of the case, on either side."""
         return [*self.groups, self.rest]
 
 
 def unit_evidence(latents: Tensor, vectors: Tensor, evidence: Tensor) -> Tensor:
-    """Split the evidence of cases into latent units.
+    """Split the evidence of cases into latent units, `e_k = f_k · v_k / ‖v‖ · |cos|^(B - 1) / T`.
 
     Args:
         latents: P×d, the latents `f⁺` of images.
@@ -114,168 +109,187 @@ def unit_evidence(latents: Tensor, vectors: Tensor, evidence: Tensor) -> Tensor:
 
 
 def find_matches(
-    answered: AnsweredSIC, supports: Sequence[Support], cases: Sequence[Sequence[int]], units: int = UNITS
+    answered: AnsweredSIC, supports: Sequence[Support], cases: Sequence[Sequence[int]]
 ) -> list[dict[int, Matches]]:
     """Find the matches between images and cases.
 
-    This takes at most d backward passes for the images, and at most d for the cases that they are compared with.
+    This takes a backward pass for each case of an image and one for each image of a case, but never more than d.
 
     Args:
         answered: The images and the model's answers.
         supports: The model's cases.
         cases: For each image, the indices of the cases to compare it with.
-        units: The most units to trace for each case; the others go to the rest.
 
     Returns:
         For each image, the matches by case.
     """
-    vectors = answered.classifier.support_vectors
-    pairs = [
-        _Pair(n, i, answered.traced.features[n], vectors[i], answered.evidence[n, i], units)
-        for n, row in enumerate(cases)
-        for i in row
-    ]
-    seen = _sides(answered.traced, {pair: pair.row for pair in pairs}) if pairs else {}
-    remembered = _in_supports(answered.classifier, supports, pairs)
-    result: list[dict[int, Matches]] = [{} for _ in cases]
-    for pair in pairs:
-        result[pair.row][pair.case] = _matches(pair, seen[pair], remembered.get(pair))
+    classifier = answered.classifier
+    pairs = [(n, i) for n, row in enumerate(cases) for i in row]
+    if not pairs:
+        return [{} for _ in cases]
+    rows, columns = (torch.tensor(each, device=answered.images.device) for each in zip(*pairs, strict=True))
+    features, vectors = answered.traced.features[rows], classifier.support_vectors[columns]
+    split = dict(zip(pairs, unit_evidence(features, vectors, answered.evidence[rows, columns]), strict=True))
+    seen = _traced(answered.traced, {pair: (pair[0], each) for pair, each in split.items()})
+    places = dict(enumerate(descriptors(classifier, answered.images, answered.traced)))
+    remembered, theirs = _in_supports(classifier, supports, split)
+    result: list[dict[int, Matches]] = []
+    for n, row in enumerate(cases):
+        if not row:
+            result.append({})
+            continue
+        here = {i: seen[n, i] for i in row}
+        there = {i: remembered[n, i] for i in row if (n, i) in remembered}
+        result.append(_matches(here, there, places[n], theirs))
     return result
 
 
-class _Pair:
-    """An image and a case: the evidence of every unit, and the units to trace one by one."""
-
-    def __init__(self, row: int, case: int, latents: Tensor, vector: Tensor, evidence: Tensor, most: int) -> None:
-        self.row, self.case = row, case
-        self.evidence = unit_evidence(latents[None], vector[None], evidence[None])[0]
-        size, order = self.evidence.abs().sort(descending=True)
-        before = size.cumsum(0) - size
-        self.units: list[int] = order[(size > 0) & (before < COVERED * size.sum())][:most].tolist()
-        self.others = self.evidence != 0
-        self.others[self.units] = False
-
-
-@dataclass(frozen=True)
-class _Side:
-    """The maps of a pair in one of its pictures; with the constants they add up to the evidence."""
-
-    maps: Tensor
-    """(K + 1)×H×W: those of the K traced units, and of the rest."""
-    constants: Tensor
-    """K + 1."""
-
-    def region(self, places: Sequence[int]) -> Region:
-        return Region(self.maps[places].sum(dim=0), self.constants[places].sum().item())
-
-
-def _in_supports(classifier: SIC, supports: Sequence[Support], pairs: Sequence[_Pair]) -> dict[_Pair, _Side]:
-    """The side of each pair whose case keeps its image."""
-    shown = sorted({pair.case for pair in pairs if supports[pair.case].image is not None})
-    result: dict[_Pair, _Side] = {}
+def _in_supports(
+    classifier: SIC, supports: Sequence[Support], split: Mapping[tuple[int, int], Tensor]
+) -> tuple[dict[tuple[int, int], Region], dict[int, Tensor]]:
+    """The evidence of each pair in the image of its case, and descriptors of these images by case."""
+    shown = sorted({case for _, case in split if supports[case].image is not None})
     like = classifier.support_vectors
+    regions: dict[tuple[int, int], Region] = {}
+    places: dict[int, Tensor] = {}
     pictures = [image for case in shown if (image := support_image(supports[case], like)) is not None]
-    number = images_at_once(classifier, pictures[0], like.shape[1]) if len(shown) > 1 else 1
+    number = images_at_once(classifier, pictures[0]) if len(shown) > 1 else 1
     for start in range(0, len(shown), number):
         cases, batch = shown[start : start + number], torch.stack(pictures[start : start + number])
-        result |= _sides(
-            Traced(lambda batch=batch: classifier.encoder(batch)),  # type: ignore[misc]
-            {pair: cases.index(pair.case) for pair in pairs if pair.case in cases},
-        )
-    return result
+        traced = Traced(lambda batch=batch: classifier.encoder(batch))  # type: ignore[misc]
+        own = {pair: (cases.index(pair[1]), each) for pair, each in split.items() if pair[1] in cases}
+        regions |= _traced(traced, own)
+        places |= dict(zip(cases, descriptors(classifier, batch, traced), strict=True))
+    return regions, places
 
 
-def _sides(traced: Traced, rows: Mapping[_Pair, int]) -> dict[_Pair, _Side]:
-    """The side of each pair in its row of the traced pictures."""
+def _traced(traced: Traced, wanted: Mapping[tuple[int, int], tuple[int, Tensor]]) -> dict[tuple[int, int], Region]:
+    """Trace evidence back to the pixels of pictures; `wanted`: by pair, the row of the picture and `unit_evidence`."""
     latents = traced.features
-    scales: dict[_Pair, Tensor] = {}
-    """What each latent is multiplied with to get the unit's evidence; 0 if the picture does not have the unit."""
-    outputs: list[dict[int | _Pair, Tensor]] = [{} for _ in latents]
-    """The outputs to trace, as weights of the latents: units, which pairs share, and the rest of each pair."""
-    for pair, row in rows.items():
-        scale = torch.where(latents[row] == 0, 0, pair.evidence / torch.where(latents[row] == 0, 1, latents[row]))
-        scales[pair] = scale
-        outputs[row] |= {unit: F.one_hot(torch.tensor(unit), len(scale)).to(scale) for unit in pair.units}
-        outputs[row][pair] = scale * pair.others
-    columns = max(map(len, outputs))
+    outputs: list[dict[tuple[int, int], Tensor]] = [{} for _ in latents]
+    """For each picture, the weights of its latents that give the evidence of each pair."""
+    for pair, (row, evidence) in wanted.items():
+        outputs[row][pair] = torch.where(latents[row] == 0, 0, evidence / latents[row])
+    longest = max(map(len, outputs))
     empty = torch.zeros_like(latents[0])
-    weights = torch.stack([torch.stack([*each.values(), *[empty] * (columns - len(each))]) for each in outputs])
-    found = traced.contributions(lambda latents: torch.einsum("nd,nkd->nk", latents, weights.clone()), weights=False)
+    weights = torch.stack([torch.stack([*each.values(), *[empty] * (longest - len(each))]) for each in outputs])
+    found = traced.contributions(lambda each: torch.einsum("nd,nkd->nk", each, weights.clone()), weights=False)
     result = {}
-    for pair, row in rows.items():
-        order = list(outputs[row])
-        keys: list[int | _Pair] = [*pair.units, pair]
-        places = [order.index(key) for key in keys]
-        factor = torch.cat([scales[pair][pair.units], scales[pair].new_ones(1)])
-        # Supports need not be images of the data (--inference-supports centroid): what a picture lacks has no place.
-        lacking = torch.where(scales[pair] == 0, pair.evidence, 0)
-        constants = factor * found.constant[row, places]
-        constants += torch.cat([lacking[pair.units], (lacking * pair.others).sum()[None]])
-        result[pair] = _Side(factor[:, None, None] * found.maps[row, places], constants)
+    for pair, (row, evidence) in wanted.items():
+        place = list(outputs[row]).index(pair)
+        # A support need not be an image (--inference-supports centroid): units that its picture lacks have no place.
+        lacking = evidence[latents[row] == 0].sum()
+        result[pair] = Region(found.maps[row, place], (found.constant[row, place] + lacking).item())
     return result
 
 
-def _matches(pair: _Pair, image: _Side, support: _Side | None) -> Matches:
-    """Group the traced units."""
-    total = pair.evidence.sum().item()
-    values = torch.cat([pair.evidence[pair.units], (pair.evidence * pair.others).sum()[None]]).tolist()
-    groups = grouped([side.maps[:-1] for side in (image, support) if side is not None], values[:-1])
-    groups = sorted(groups, key=lambda group: -sum(values[place] for place in group))
-    kept = [group for group in groups[:GROUPS] if sum(values[place] for place in group) >= SMALL * total > 0]
-    inside = {place for group in kept for place in group}
-    left = [place for place in range(len(values)) if place not in inside]
+@torch.no_grad()
+def descriptors(classifier: SIC, images: Tensor, traced: Traced) -> Tensor:
+    """What the network finds at each place of images, N×F×h×w.
 
-    def match(number: int, places: list[int]) -> Match:
-        evidence = sum(values[place] for place in places)
-        units = [pair.units[place] for place in places if place < len(pair.units)]
-        if not number:
-            units += pair.others.nonzero()[:, 0].tolist()
-        return Match(
-            number,
-            tuple(sorted(units)),
-            evidence,
-            evidence / total if total else 0.0,
-            image.region(places),
-            None if support is None else support.region(places),
-        )
-
-    untraced = values[-1] / total if total else 0.0
-    return Matches([match(number, group) for number, group in enumerate(kept, 1)], match(0, left), untraced)
+    The last feature maps of the backbone; without these (transformers), the maps of the latent units.
+    """
+    backbone = classifier.backbone
+    try:
+        return backbone.feature_maps(backbone.prepared(images))
+    except SicError:
+        maps = traced.contributions(lambda latents: latents, weights=False).maps
+        return F.adaptive_avg_pool2d(maps, (min(GRID, maps.shape[-2]), min(GRID, maps.shape[-1])))
 
 
-def grouped(sides: Sequence[Tensor], evidence: Sequence[float]) -> list[list[int]]:
-    """Group units that look at the same places: the two most similar groups are joined until none are `ALIKE`.
+def _matches(
+    image: Mapping[int, Region], supports: Mapping[int, Region], places: Tensor, theirs: Mapping[int, Tensor]
+) -> dict[int, Matches]:
+    """The matches of one image with its cases.
 
     Args:
-        sides: For each picture, the maps of the K units, K×H×W.
-        evidence: Of each unit.
+        image: The evidence of each case in the image.
+        supports: The evidence of each case in its own image, if that is kept.
+        places: Descriptors of the image.
+        theirs: Descriptors of the images of the cases.
+    """
+    whole = torch.stack([each.map for each in image.values()]).sum(dim=0)
+    ours, *others = corresponding(
+        [places, *(theirs[case] for case in supports)], [whole, *(each.map for each in supports.values())]
+    )
+    areas = dict(zip(supports, others, strict=True))
+    kept = {
+        case: [
+            group
+            for group in range(GROUPS)
+            if min(image[case].map[ours == group].sum(), there.map[areas[case] == group].sum())
+            >= SMALL * image[case].value
+            > 0
+        ]
+        for case, there in supports.items()
+    }
+    used = {group for groups in kept.values() for group in groups}
+    numbers = {
+        group: number
+        for number, group in enumerate(sorted(used, key=lambda group: -whole[ours == group].sum().item()), 1)
+    }
+    result = {}
+    for case, here in image.items():
+        groups = sorted(kept.get(case, []), key=numbers.__getitem__)
+        sides = _divided(here, ours, groups)
+        partners: list[Region] | list[None] = [None] * len(sides)
+        if case in supports:
+            partners = _divided(supports[case], areas[case], groups)
+        *matches, rest = (
+            Match(number, side.value, side.value / here.value if here.value else 0.0, side, partner)
+            for number, side, partner in zip([*(numbers[group] for group in groups), 0], sides, partners, strict=True)
+        )
+        result[case] = Matches(matches, rest)
+    return result
+
+
+def _divided(whole: Region, areas: Tensor, groups: Sequence[int]) -> list[Region]:
+    """The regions of the groups, and last the rest, with all that belongs to no pixel."""
+    inside = [torch.where(areas == group, whole.map, 0) for group in groups]
+    outside = torch.isin(areas, torch.tensor(groups, device=areas.device), invert=True)
+    return [*map(Region, inside), Region(torch.where(outside, whole.map, 0), whole.constant)]
+
+
+def corresponding(places: Sequence[Tensor], maps: Sequence[Tensor]) -> list[Tensor]:
+    """Divide pictures into regions with similar descriptors: k-means over the places of all pictures.
+
+    Places count by their positive contributions, the first picture as much as all others. Angles between descriptors
+    are compared.
+
+    Args:
+        places: For each picture, its descriptors F×h×w.
+        maps: For each picture, its contributions H×W.
 
     Returns:
-        Groups of indices of units.
+        For each picture, H×W, the number of each pixel's region, from 0 to `GROUPS` - 1.
     """
-    groups = [[place] for place in range(len(evidence))]
-    profiles = [_profile(maps) * torch.tensor(evidence).abs().to(maps)[:, None] for maps in sides]
-    while len(groups) > 1:
-        overlap = torch.stack([_overlaps(each) for each in profiles]).amin(dim=0).fill_diagonal_(-1)
-        best = int(overlap.argmax())
-        if overlap.flatten()[best] < ALIKE:
-            break
-        one, other = sorted(divmod(best, len(groups)))
-        groups[one] += groups.pop(other)
-        for side, each in enumerate(profiles):
-            joined = each[one] + each[other]
-            profiles[side] = torch.cat([each[:one], joined[None], each[one + 1 : other], each[other + 1 :]])
-    return groups
+    directions = [F.normalize(each.flatten(1).T, dim=1) for each in places]
+    masses = [
+        F.adaptive_avg_pool2d(map_.clamp(min=0)[None], (each.shape[1], each.shape[2])).flatten()
+        for each, map_ in zip(places, maps, strict=True)
+    ]
+    masses = [mass / mass.sum().clamp_min(1e-30) for mass in masses]
+    weights = torch.cat([masses[0] * max(len(masses) - 1, 1), *masses[1:]])
+    centroids = _centroids(torch.cat(directions), weights)
+    result = []
+    for each, direction, map_ in zip(places, directions, maps, strict=True):
+        similarities = (centroids @ direction.T).view(1, GROUPS, *each.shape[1:])
+        wide = F.interpolate(similarities, (map_.shape[0], map_.shape[1]), mode="bilinear", align_corners=False)
+        result.append(wide[0].argmax(dim=0))
+    return result
 
 
-def _profile(maps: Tensor) -> Tensor:
-    """The shares of the positive contributions in the cells of a grid: K×H×W → K×cells."""
-    size = min(GRID, maps.shape[-2]), min(GRID, maps.shape[-1])
-    cells = F.adaptive_avg_pool2d(maps.clamp(min=0)[:, None], size).flatten(1)
-    return cells / cells.sum(dim=1, keepdim=True).clamp_min(1e-30)
-
-
-def _overlaps(profiles: Tensor) -> Tensor:
-    """The common share of every two profiles, K×cells → K×K: 1 for the same places, 0 for disjoint ones."""
-    shares = profiles / profiles.sum(dim=1, keepdim=True).clamp_min(1e-30)
-    return torch.minimum(shares[:, None], shares[None]).sum(dim=-1)
+def _centroids(points: Tensor, weights: Tensor) -> Tensor:
+    """`GROUPS` directions, GROUPS×F, from unit vectors P×F with weights P. Deterministic: it starts with the heaviest
+    point, and then with those that are heavy and far from the others."""
+    chosen = [int(weights.argmax())]
+    for _ in range(GROUPS - 1):
+        nearest = (points @ points[chosen].T).amax(dim=1)
+        chosen.append(int((weights * (1 - nearest)).argmax()))
+    centroids = points[chosen]
+    for _ in range(ROUNDS):
+        own = F.one_hot((points @ centroids.T).argmax(dim=1), GROUPS).to(points)
+        sums = (own * weights[:, None]).T @ points
+        moved = sums.norm(dim=1, keepdim=True) > 0
+        centroids = torch.where(moved, F.normalize(sums, dim=1), centroids)
+    return centroids
