@@ -3,6 +3,7 @@
 from typing import Any
 
 from sic.backbones.weights import terms
+from sic.evaluate.headline import Headline
 from sic.evaluate.metrics import ACCURACY
 from sic.methods import METHODS
 
@@ -37,7 +38,7 @@ def model_card(config: dict[str, Any]) -> str:
     if edits:
         parts.append(f"**Supports** were edited after training ({edits} edits, recorded in `config.json`).")
     if config["figures"]:
-        parts.append("\n".join(f"- {name}: {_line(values)}" for name, values in config["figures"].items()))
+        parts.append("\n".join(f"- {name} images: {_line(values)}" for name, values in config["figures"].items()))
     if kind.by_similarity:
         parts.append("If no class reaches a probability of 0.5, there is no similar case: do not use the prediction.")
     if kind.with_supports:
@@ -49,8 +50,11 @@ def model_card(config: dict[str, Any]) -> str:
 
 
 def _line(figures: dict[str, Any]) -> str:
+    """The headline, then the other metrics."""
     known = [metric for metric in ACCURACY if isinstance(figures.get(metric.key), float)]
-    parts = [f"{metric.title} {metric.text(figures[metric.key])}" for metric in known]
+    metrics = ", ".join(f"{metric.title} {metric.text(figures[metric.key])}" for metric in known)
     images = f" ({figures['images']} images)" if "images" in figures else ""
     note = f"; {figures['note']}" if figures.get("note") else ""
-    return f"{', '.join(parts)}{images}{note}"
+    headline = Headline.of(figures)
+    start = "" if headline is None else f"{headline.sentence} If every image had to be answered: "
+    return f"{start}{metrics}{images}{note}"

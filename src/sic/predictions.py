@@ -5,6 +5,7 @@ an image has one label, and all classes found where it may have several. An imag
 similar case*: its answer is shown, but should not be relied on.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from sic.data.dataset import Sample, Task
 from sic.data.labels import average_precisions, mean_precision, split_targets, targets
+from sic.evaluate.headline import Headline, Part
 from sic.methods import odds, probabilities
 from sic.settings import Loss
 
@@ -89,6 +91,30 @@ class Answers:
             return mean_precision(average_precisions(self.scores, wanted))
         return (self.mistakes(wanted) == 0).float().mean().item()
 
+    def headline(self, wanted: Tensor, classes: Sequence[str]) -> Headline:
+        """How often images are answered, and how often that is right, given n×C targets.
+
+        An answer to several labels is right if none of them is wrong.
+        """
+        truth, _ = split_targets(wanted)
+        number, right, shown = len(wanted), self.mistakes(wanted) == 0, truth.sum(dim=1)
+        answered = self.similar_case
+        correct = right & (answered | (shown == 0))
+        chance = (shown / len(classes)).mean().item() if self.task == "single" and number else None
+        if self.task == "multi":
+            sets = Counter(tuple(row.nonzero()[:, 0].tolist()) for row in truth)
+            labels, commonest = sets.most_common(1)[0] if sets else ((), 0)
+        else:
+            labels, commonest = (int(truth.sum(dim=0).argmax()),), int(truth.sum(dim=0).max())
+        return Headline(
+            Part(int(answered.sum()), number),
+            Part(int((right & answered).sum()), int(answered.sum())),
+            Part(int(correct.sum()), number),
+            chance,
+            " and ".join(classes[label] for label in labels) or "nothing",
+            commonest / max(number, 1),
+        )
+
     def figures(self, wanted: Tensor, classes: Sequence[str]) -> dict[str, Any]:
         """How good the answers are, as kept in `config.json`.
 
@@ -96,7 +122,11 @@ class Answers:
         multi: `map` and the `average_precision` of each class; `exact_match`, the share of images with every label
         right; `per_label_accuracy`, the share of all yes-or-no decisions that are right (the paper's accuracy on VOC).
         """
-        figures: dict[str, Any] = {"images": len(wanted), "similar_case": self.similar_case.float().mean().item()}
+        figures: dict[str, Any] = {
+            "images": len(wanted),
+            "similar_case": self.similar_case.float().mean().item(),
+            "headline": self.headline(wanted, classes).as_json(),
+        }
         truth, counts = split_targets(wanted)
         mistakes = self.mistakes(wanted)
         if self.task == "single":

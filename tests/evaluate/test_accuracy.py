@@ -48,7 +48,7 @@ def test_accuracy_against_scikit_learn() -> None:
     assert figures["images"] == 60
     assert figures["similar_case"] == pytest.approx((logits.sigmoid() >= 0.5).any(1).numpy().mean())
     assert figures["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(truth, logits.argmax(1).numpy()))
-    assert set(figures) == {"accuracy", "balanced_accuracy", "images", "similar_case"}
+    assert set(figures) == {"accuracy", "balanced_accuracy", "images", "similar_case", "headline"}
 
 
 def test_any_right_answer_counts() -> None:
@@ -80,6 +80,7 @@ def test_average_precision_against_scikit_learn() -> None:
         "threshold",
         "images",
         "similar_case",
+        "headline",
     }
 
 
@@ -138,7 +139,7 @@ def test_what_a_sample_is_unsure_about_counts_neither_way() -> None:
         for value in (-torch.ones(()), torch.ones(()))
     ]
     for first, second in zip(*(f.items() for f in figures), strict=True):
-        assert first == second or first[0] == "similar_case"
+        assert first == second or first[0] in ("similar_case", "headline")
     assert figures[0]["average_precision"]["d"] == pytest.approx(1)  # shown in all images that count
     right = (logits.numpy() >= 0) == hot
     assert figures[0]["per_label_accuracy"] == pytest.approx(right[~unsure].mean())

@@ -23,6 +23,7 @@ from sic.cli.options import (
     pick_device,
 )
 from sic.errors import SicError
+from sic.evaluate.headline import Headline
 from sic.evaluate.metrics import (
     ACCURACY,
     EVALUATION,
@@ -137,6 +138,8 @@ def percent(value: float | None) -> str:
 def show(result: Mapping[str, Any]) -> None:
     """Print one table for each protocol, then the protocols that do not apply."""
     OUT.print(f"{result['images']} {result['data']}")
+    if headline := Headline.of(result.get("accuracy", {})):
+        OUT.print(headline.sentence)
     for name, table in TABLES.items():
         if name in result:
             OUT.print(table(result[name]))

@@ -80,21 +80,25 @@ def run(
 def summarise(result: dict[str, Any]) -> None:
     """Print the result for people."""
     from sic.data.labels import SCORE_NAMES
+    from sic.evaluate.headline import Headline
     from sic.methods import METHODS
 
     score = next(name for name in SCORE_NAMES if name in result)
     measured = result["measured_on"]
     figures = result["figures"][measured]
     selected = measured == "validation" and result["settings"]["epochs"] > 1
-    chosen = " (which also chose the best epoch)" if selected else ""
+    chosen = ", which also chose the best epoch" if selected else ""
     if score == "map":
-        chosen += f", every label correct in {figures['exact_match']:.1%} of them"
-    answered = figures["similar_case"] if METHODS[result["settings"]["method"]].by_similarity else 1
-    marked = "" if answered == 1 else f" {1 - answered:.1%} of them are marked as no similar case."
+        chosen += f"; every label is correct in {figures['exact_match']:.1%} of them"
+    headline = Headline.of(figures)
+    assert headline is not None  # this version has just measured it
     OUT.print(
-        f"{SCORE_NAMES[score]} {result[score]:.1%} on {figures['images']} {measured} images{chosen}.{marked}\n"
+        headline.sentence,
+        f"If every image had to be answered: {SCORE_NAMES[score].lower()} {result[score]:.1%} on {figures['images']} "
+        f"{measured} images{chosen}.",
         f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
+        sep="\n",
     )
-    if answered < 0.5:
+    if METHODS[result["settings"]["method"]].by_similarity and figures["similar_case"] < 0.5:
         OUT.print("! Most images have no similar case yet: train longer, or with more images.")
     OUT.print(f"Next: sic explain {result['model']} IMAGE --out why.png")

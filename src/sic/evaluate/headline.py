@@ -1,0 +1,121 @@
+"""The headline about a model: how often it answers, how often that is right, and how sure these figures are.
+
+A model *answers* an image where a class reaches the threshold (see `sic.predictions`). The headline is part of the
+figures in `config.json` and of every `--json` output; terminal, model card, report and viewer show its sentence.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import sqrt
+from typing import Any, Self
+
+Z = 1.959963984540054
+"""Standard deviations on either side that hold 95 % of a normal distribution."""
+
+
+def wilson(successes: int, number: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson's score interval), which is sensible for few images and for 0 and 100 %.
+
+    >>> [round(end, 2) for end in wilson(39, 54)]
+    [0.59, 0.82]
+    """
+    if number == 0:
+        return 0.0, 1.0
+    share = successes / number
+    centre = share + Z**2 / (2 * number)
+    reach = Z * sqrt(share * (1 - share) / number + Z**2 / (4 * number**2))
+    low, high = ((centre + sign * reach) / (1 + Z**2 / number) for sign in (-1, 1))
+    return max(low, 0.0) if successes else 0.0, min(high, 1.0) if successes < number else 1.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A share of images with its 95 % interval."""
+
+    count: int
+    images: int
+    """The images that it is a share of."""
+
+    @property
+    def share(self) -> float | None:
+        """None without images."""
+        return self.count / self.images if self.images else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.count, self.images)
+
+    @property
+    def percent(self) -> str:
+        return "–" if self.share is None else _percent(self.share, self.images)
+
+    @property
+    def range(self) -> str:
+        """The interval for people.
+
+        >>> Part(39, 54).range
+        '59–82 %'
+        """
+        low, high = (_percent(end, self.images).removesuffix(" %") for end in self.interval)
+        return f"{low}–{high} %"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"count": self.count, "images": self.images, "share": self.share, "interval": list(self.interval)}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """How often a model answers, and how often it is right."""
+
+    answered: Part
+    """Of all images."""
+    right: Part
+    """Of the images answered."""
+    right_of_all: Part
+    """Of all images; declining counts as right only where an image shows none of the classes."""
+    chance: float | None
+    """The share of right answers that random guessing gives; None where images have several labels."""
+    commonest: str
+    """The label (or labels) that most of the images have."""
+    commonest_share: float
+    """The share of right answers of a model that always gives it."""
+
+    @property
+    def sentence(self) -> str:
+        """All figures in words."""
+        count = self.answered.images
+        parts = [f"Answers {self.answered.percent} of {count} images (95 % interval {self.answered.range})"]
+        if self.answered.count:
+            parts.append(
+                f"{self.right.percent} of these answers are right ({self.right.range}, {self.right.images} images)"
+            )
+        parts.append(f"{self.right_of_all.percent} of all images are answered correctly ({self.right_of_all.range})")
+        return f"{'; '.join(parts)}. {self.compare}"
+
+    @property
+    def compare(self) -> str:
+        """What needs no model."""
+        constant = f"always answering {self.commonest} {_percent(self.commonest_share, self.answered.images)}"
+        if self.chance is None:
+            return f"For comparison: {constant}."
+        return f"For comparison: chance {_percent(self.chance, self.answered.images)}, {constant}."
+
+    def as_json(self) -> dict[str, Any]:
+        parts = {name: getattr(self, name).as_json() for name in ("answered", "right", "right_of_all")}
+        return {**asdict(self), **parts, "sentence": self.sentence}
+
+    @classmethod
+    def of(cls, figures: Mapping[str, Any]) -> Self | None:
+        """The headline in some figures; None for models of earlier versions, which lack it."""
+        if "headline" not in figures:
+            return None
+        found = figures["headline"]
+        answered, right, of_all = (
+            Part(found[name]["count"], found[name]["images"]) for name in ("answered", "right", "right_of_all")
+        )
+        return cls(answered, right, of_all, found["chance"], found["commonest"], found["commonest_share"])
+
+
+def _percent(share: float, images: int) -> str:
+    """With a decimal only where there are enough images for it."""
+    return f"{100 * share:.{1 if images >= 1000 else 0}f} %"
