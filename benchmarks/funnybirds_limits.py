@@ -71,7 +71,8 @@ def marked_in_vain(birds: TestBirds, thresholds: dict[str, float]) -> dict[str, 
     birds.intervene({(image, code) for image in every.tolist() for code in WITHOUT_ONE})
     own = birds.logits[every, birds.labels]
     single = birds.kept[:, WITHOUT_ONE][every, :, birds.labels]
-    for kind, e in explanations.items():
+    for kind in thresholds:
+        e = explanations[kind]
         parts, objects, total = e.parts[:, 0], e.objects[:, 0], e.total[:, 0]
         not_needed, marked = Counter[str](), Counter[str]()
         for row, without in enumerate(birds.without):

@@ -26,7 +26,10 @@ def evaluation(accuracy: float, deletion: float, alpha: bool = True) -> dict[str
         "data": "test images",
         "accuracy": {"accuracy": accuracy, "ece": 0.1, "per_class": [], "images": 3},
         "funnybirds": {"A": accuracy, "BI": 1.0, "contributions": kind, **({"alpha": kind} if alpha else {})},
-        "localisation": {"grid_2x2": {"share": 0.4}, "boxes": {"all": {"energy": 0.3, "hit": 1.0, "overlap": 0.2}}},
+        "localisation": {
+            "grid_2x2": {"share": 0.4, "chance": 0.25, "grids": 3, "smoothed": {"share": 0.6}},
+            "boxes": {"all": {"maps": 2, "area": 0.1, "energy": 0.3, "hit": 1.0, "overlap": 0.2}},
+        },
         "faithfulness": {
             "deletion": {"area": deletion},
             "insertion": {"area": 0.9},
@@ -52,6 +55,7 @@ def test_what_is_compared() -> None:
     assert found["accuracy"] == found["A"] == 0.9 and found["ece"] == 0.1
     assert found["CSDC"] == found["CSDC_alpha"] == 0.9 and found["TS"] is None
     assert (found["grid_2x2"], found["box_energy"], found["box_overlap"]) == (0.4, 0.3, 0.2)
+    assert found["grid_2x2_smoothed"] == 0.6 and "box_energy_smoothed" not in found
     assert (found["deletion"], found["stability"], found["randomised"]) == (0.1, 0.99, 0.01)
     assert found["refused_blurred_noise"] == 0.25 and "curves" not in found
     assert headline({"data": "x"}) == {}

@@ -22,7 +22,6 @@ from sic.data.layouts import funnybirds
 from sic.data.layouts.funnybirds import write_funnybirds
 from sic.evaluate.funnybirds import THRESHOLDS, minimal_sufficient_sets, rival_classes
 from sic.evaluate.funnybirds import funnybirds as measure
-from sic.evaluate.interventions import colour_numbers, importance
 from sic.methods import Classifier, Contributions
 from tests.evaluate import birds
 from tests.evaluate.birds import SIZE, Noise, Opposite, Oracle
@@ -242,6 +241,39 @@ def test_an_oracle_gets_full_marks(squares: tuple[Path, list[Sample]]) -> None:
     assert found["contributions"]["curves"]["PC"][-1] == 0 and found["contributions"]["curves"]["DC"][-1] == 0
 
 
+def test_baselines_are_scored_alike(squares: tuple[Path, list[Sample]]) -> None:
+    """An oracle that marks the parts evenly is the baseline, and maps of one class are those of any other."""
+    root, samples = squares
+    found = measure(Oracle(), root, samples, VIEW)["baselines"]
+    assert list(found) == ["part mask", "edge filter", "centred blob"]
+
+    class Parts(Oracle):
+        def change(self, maps: Tensor) -> Tensor:
+            dilated = nn.functional.max_pool2d(self.masks[None], 5, 1, 2)[0]
+            return dilated.amax(0).expand_as(maps)
+
+    expected = measure(Parts(), root, samples, VIEW)["contributions"]
+    assert found["part mask"] == expected
+    assert found["part mask"]["TS"] == found["part mask"]["TS_relative"] == 0
+    assert found["part mask"]["Com"] > 0.9  # which is why it belongs into every table
+    assert found["part mask"]["SD"] < 1 and found["centred blob"]["Com"] < found["part mask"]["Com"]
+
+
+def test_target_sensitivity_without_the_scale(squares: tuple[Path, list[Sample]]) -> None:
+    """Maps of later classes are larger as a whole: only the scale-free figure sees where their mass is."""
+
+    class Louder(Oracle):
+        def explain(self, images: Tensor, targets: Tensor) -> Contributions:
+            found = super().explain(images, targets)
+            found.maps = (found.maps + 1e-3) * 100.0 ** targets[..., None, None]
+            return found
+
+    root, samples = squares
+    plain, louder = (measure(kind, root, samples, VIEW)["contributions"] for kind in (Oracle(), Louder()))
+    assert plain["TS"] == plain["TS_relative"] == louder["TS_relative"] == 1
+    assert louder["TS"] == 0.5  # the louder class wins both pairs
+
+
 def test_the_opposite_of_an_oracle_gets_none(squares: tuple[Path, list[Sample]]) -> None:
     root, samples = squares
     found = measure(Opposite(), root, samples, VIEW)
@@ -272,30 +304,13 @@ def test_the_threshold_is_the_best_one(squares: tuple[Path, list[Sample]]) -> No
 
 
 def test_every_picture_is_looked_at_once(squares: tuple[Path, list[Sample]]) -> None:
-    """Original, five parts, at most two pairs, two nested rows of sets for each kind, and the objects."""
+    """One picture for each set of parts, at most, however many maps are scored; and the objects."""
     root, samples = squares
     classifier = Oracle()
     measure(classifier, root, samples, VIEW)
     explained, objects = 10, sum(i % 3 for i in range(10))
-    assert classifier.seen - explained <= 10 * (1 + 5 + 2 + 2 * 6) + objects
+    assert classifier.seen - explained <= 10 * 2 ** len(PARTS) + objects
     assert len(THRESHOLDS) == 80 and THRESHOLDS[0] == 0.01 and THRESHOLDS[-1] == 0.5
-
-
-def test_what_lies_between_a_pair_counts_twice() -> None:
-    picture = np.zeros((9, 20, 3), np.uint8)
-    picture[4, 6], picture[4, 9] = LABELS["eye"]
-    picture[4, 16] = (204, 204, 204 + 3)
-    numbers = torch.from_numpy(colour_numbers(picture))[None]
-    parts, objects = importance(torch.ones(1, 1, 9, 20), numbers, 5)
-    assert parts[0, 0].tolist() == [0, 50, 0, 0, 0]
-    assert objects[0, 0].tolist() == [0, 0, 0, 25, 0]
-
-
-def test_colours_that_are_none() -> None:
-    picture = np.array(
-        [[(204, 204, 253), (204, 204, 254), (204, 204, 203), (255, 255, 252), (203, 204, 204)]], np.uint8
-    )
-    assert colour_numbers(picture).tolist() == [[58, 0, 0, 0, 0]]
 
 
 def test_minimal_sufficient_sets() -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.ndimage import uniform_filter
 from torch import Tensor, nn
 
 from sic import backbones
@@ -15,9 +16,11 @@ from sic.evaluate.localisation import (
     box_pointing_game,
     cell_shares,
     composite,
+    confident,
     draw_grids,
     grid_pointing_game,
     pointing,
+    smoothed,
 )
 from sic.methods import SIC, Contributions
 
@@ -104,8 +107,10 @@ def test_cells_of_a_composite() -> None:
 def test_an_oracle_finds_the_cell(patches: list[Sample], size: int | None) -> None:
     found = grid_pointing_game(Colours(size), patches, VIEW, sure(patches), 2, grids=5)
     assert found is not None
-    assert found["share"] == pytest.approx(1) and found["spread"] == pytest.approx(0) and found["chance"] == 0.25
-    assert found["grids"] == 5 and found["pixels"] == (48 if size is None else 24)
+    assert found["share"] == pytest.approx(1) and found["standard_error"] == pytest.approx(0)
+    assert found["chance"] == 0.25 and found["pixels"] == (48 if size is None else 24)
+    assert found["grids"] == 2  # each of the ten images once, and two are left over
+    assert 0.25 < found["smoothed"]["share"] < 1  # a box of 15 pixels spreads the patches over their borders
 
 
 def test_a_map_that_is_the_same_everywhere_is_at_chance(patches: list[Sample]) -> None:
@@ -114,17 +119,46 @@ def test_a_map_that_is_the_same_everywhere_is_at_chance(patches: list[Sample]) -
 
 
 def test_grids_are_of_distinct_confident_classes(patches: list[Sample]) -> None:
+    labels = torch.tensor([sample.labels[0] for sample in patches])
     probabilities = 0.9 * sure(patches)
     probabilities[4, 2] = 0.4  # not sure enough
     probabilities[0] = torch.tensor([0.1, 0.8, 0, 0, 0])  # wrong
-    grids = draw_grids(patches, probabilities, 2, 50)
+    usable = confident(probabilities, labels)
+    assert usable.tolist() == [position not in (0, 4) for position in range(10)]
+    grids = draw_grids(labels, usable, 2, 50)
     for row in grids:
         assert len({patches[position].labels for position in row}) == 4
-    used = {position for row in grids for position in row}
-    assert used == set(range(10)) - {0, 4}
-    assert grids == draw_grids(patches, probabilities, 2, 50) != draw_grids(patches, probabilities, 2, 50, seed=1)
-    assert draw_grids(patches, probabilities, 3, 5) == []
+    used = [position for row in grids for position in row]
+    assert sorted(used) == sorted(set(used)) == [1, 2, 3, 5, 6, 7, 8, 9]  # each once
+    assert grids == draw_grids(labels, usable, 2, 50) != draw_grids(labels, usable, 2, 50, seed=1)
+    assert draw_grids(labels, usable, 2, 1) == grids[:1] and draw_grids(labels, usable, 3, 5) == []
     assert grid_pointing_game(Colours(), patches, VIEW, probabilities, 3) is None
+
+
+def test_an_image_with_several_labels_is_in_no_grid(patches: list[Sample]) -> None:
+    several = [*patches, Sample("two", patches[0].path, (0, 1))]
+    probabilities = torch.cat([sure(patches), torch.tensor([[1.0, 1, 0, 0, 0]])])
+    assert grid_pointing_game(Colours(), several, VIEW, probabilities, 2) == grid_pointing_game(
+        Colours(), patches, VIEW, sure(patches), 2
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_as_many_grids_as_possible(seed: int) -> None:
+    """Every class in every grid: the smallest one limits their number only if there are n² classes."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.randint(1, 30, (7,), generator=generator)
+    labels = torch.arange(7).repeat_interleave(counts)
+    grids = draw_grids(labels, torch.ones(len(labels), dtype=torch.bool), 2, 10**6, seed)
+    most = max(k for k in range(len(labels)) if sum(min(count, k) for count in counts.tolist()) >= 4 * k)
+    assert len(grids) == most
+    assert len({position for row in grids for position in row}) == 4 * most
+
+
+def test_smoothing_against_scipy() -> None:
+    maps = torch.randn(2, 3, 30, 41, generator=torch.Generator().manual_seed(0))
+    for found, map in zip(smoothed(maps).flatten(0, 1), maps.flatten(0, 1), strict=True):
+        np.testing.assert_allclose(found, uniform_filter(map.numpy(), 15, mode="constant"), atol=1e-6)
 
 
 @pytest.mark.parametrize("backbone", ["resnet_tiny", "vit_small"])
@@ -152,7 +186,9 @@ def test_an_oracle_points_into_the_box(patches: list[Sample]) -> None:
     probabilities[3] = 0
     found = box_pointing_game(Colours(), patches, VIEW, probabilities >= 0.5)
     assert found is not None
+    soft = found["all"].pop("smoothed")
     assert found["all"] == pytest.approx({"maps": 10, "energy": 1, "hit": 1, "overlap": 1, "area": 0.25})
+    assert soft["hit"] == 1 and 0.25 < soft["energy"] < 1 and 0.25 < soft["overlap"] <= 1
     assert found["found"]["maps"] == 9
 
 

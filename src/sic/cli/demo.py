@@ -54,7 +54,7 @@ def demo(
 def _look_at_test_images(out: Path, talker: Talker) -> dict[str, Any]:
     """Check the explanations by removing parts; draw some of them."""
     import sic.data
-    from sic.evaluate.parts import part_removal
+    from sic.evaluate.interventions import part_removal
     from sic.model import load
 
     model = load(out)

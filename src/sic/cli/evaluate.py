@@ -183,6 +183,9 @@ def _funnybirds(found: Mapping[str, Any]) -> Table:
         if kind in found:
             values = funnybirds_values(found, kind)
             table.add_row(words, *(number(values[key], 2) for key in keys))
+    for name in found.get("baselines", {}):
+        values = funnybirds_values(found, name)
+        table.add_row(f"no model: {name}", *(number(values[key], 2) for key in keys))
     return table
 
 

@@ -19,6 +19,7 @@ from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
 from sic.data.layouts.funnybirds import class_parts
 from sic.evaluate.interventions import ALL, Floats, TestBirds
+from sic.evaluate.metrics import BASELINES
 from sic.evaluate.outputs import Watch
 from sic.methods import Classifier
 
@@ -42,7 +43,8 @@ def funnybirds(
     preprocessing: Preprocessing,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
-    """All FunnyBirds metrics on test images with interventions: A and BI, and the others for each map (`KINDS`)."""
+    """All FunnyBirds metrics on test images with interventions: A and BI, the others for each map (`KINDS`), and for
+    each of the `baselines`, whose maps ask no model."""
     birds = TestBirds(classifier, root, samples, preprocessing, watch)
     parts: Parts = tuple(map(tuple, class_parts(root)))
     labels, predicted = birds.labels, birds.logits.argmax(1)
@@ -66,6 +68,7 @@ def funnybirds(
         "A": float(right.mean()),
         "BI": background_independence(own, birds.without),
         "objects": sum(birds.objects),
+        "baselines": {},
     }
     for kind, e in explanations.items():
         codes = important[kind]
@@ -78,9 +81,13 @@ def funnybirds(
         }
         SD, correlated = single_deletion(e.parts[:, OWN], own[:, None] - single)
         TS, assumed = target_sensitivity(birds.logits, birds.kept, e.parts[:, [FIRST, SECOND]], rivals)
-        result[kind] = at_the_best_threshold(curves) | {"SD": SD, "TS": TS, "Cor": SD, "Con": TS}
-        result[kind] |= {"SD_images": correlated, "TS_images": assumed}
-        result[kind]["curves"] = {name: curve.tolist() for name, curve in curves.items()}
+        # Some maps of two classes differ in scale only because their scores do.
+        relative = e.parts / np.maximum(e.absolute, 1e-12)[..., None]
+        TS_relative, _ = target_sensitivity(birds.logits, birds.kept, relative[:, [FIRST, SECOND]], rivals)
+        found = at_the_best_threshold(curves) | {"SD": SD, "TS": TS, "Cor": SD, "Con": TS, "TS_relative": TS_relative}
+        found |= {"SD_images": correlated, "TS_images": assumed}
+        found["curves"] = {name: curve.tolist() for name, curve in curves.items()}
+        (result["baselines"] if kind in BASELINES else result)[kind] = found
     return result
 
 
@@ -94,7 +101,7 @@ def important_objects(importance: Floats, total: Floats) -> NDArray[np.bool_]:
     return importance[..., None, :] > THRESHOLDS[:, None] * total[..., None, None]
 
 
-def at_the_best_threshold(curves: dict[str, Floats]) -> dict[str, float]:
+def at_the_best_threshold(curves: dict[str, Floats]) -> dict[str, Any]:
     """The metrics at the threshold that maximises (CSDC + PC + DC)/3 + D on the same data, as the framework chooses it.
 
     `Com` is the framework's aggregate, `Com_mean` the mean of the four, as in the paper's caption.

@@ -19,6 +19,7 @@ from sic.data.drawing import LABELS
 from sic.data.images import Preprocessing, read_image
 from sic.data.layouts.funnybirds import object_counts, part_map, without_object, without_parts
 from sic.data.loading import FileViews, decoders, loader
+from sic.evaluate.metrics import BASELINES
 from sic.evaluate.outputs import Watch, device_of, logits, nobody
 from sic.methods import Classifier, Contributions, opacity
 
@@ -45,15 +46,29 @@ def colour_numbers(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return numbers
 
 
-def importance(maps: Tensor, numbers: Tensor, objects: int) -> tuple[Tensor, Tensor]:
-    """Sums of maps N×K×H×W in parts, N×K×P, and in the first `objects` background objects, N×K×O.
+def part_masks(picture: Image.Image, objects: int, preprocessing: Preprocessing) -> Tensor:
+    """The masks of the `COLOURS` and of the first `objects` background objects in the model's view, uint8, M×S×S.
 
-    `numbers`: N×H×W from `colour_numbers`. The mask of each colour is dilated by a 5×5 maximum. The two eyes,
-    feet and wings are dilated separately and summed, so pixels between them count twice.
+    A mask is dilated by a 5×5 maximum in the pixels of the part map, as the framework does, and then reduced to the
+    view: a value is the share of a pixel that it covers, 255 for all of it. So importances hardly depend on the size of
+    the view.
     """
-    colours = torch.arange(1, 1 + len(COLOURS) + objects, device=maps.device)
-    masks = (numbers[:, None] == colours[:, None, None]).to(maps.dtype)
-    sums = maps.flatten(2) @ F.max_pool2d(masks, 5, 1, 2).flatten(2).transpose(1, 2)
+    numbers = torch.from_numpy(colour_numbers(np.asarray(picture)))
+    result = torch.zeros(len(COLOURS) + objects, preprocessing.size, preprocessing.size, dtype=torch.uint8)
+    for number in numbers.unique().tolist():
+        if 0 < number <= len(result):
+            mask = F.max_pool2d((numbers == number)[None].float(), 5, 1, 2)[0]
+            reduced = preprocessing(Image.fromarray(255 * mask.byte().numpy()), Image.Resampling.BOX)
+            result[number - 1] = torch.from_numpy(reduced)
+    return result
+
+
+def importance(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of maps N×K×H×W in parts, N×K×P, and in background objects, N×K×O.
+
+    `masks`: N×M×H×W from `part_masks`. The two eyes, feet and wings are summed, so pixels between them count twice.
+    """
+    sums = maps.flatten(2) @ (masks.to(maps.dtype) / 255).flatten(2).transpose(1, 2)
     owners = torch.tensor([part for part, _ in COLOURS], device=maps.device)
     parts = maps.new_zeros(*maps.shape[:2], len(PARTS)).index_add(2, owners, sums[..., : len(COLOURS)])
     return parts, sums[..., len(COLOURS) :]
@@ -67,6 +82,22 @@ def explained(contributions: Contributions) -> dict[str, Tensor]:
     return {"contributions": maps, "alpha": opacity(weights.norm(dim=-3) * (maps > 0))}
 
 
+def baselines(images: Tensor, masks: Tensor) -> dict[str, Tensor]:
+    """Maps N×1×H×W that ask no model, by name (`BASELINES`): the parts of the bird, the edges, the middle."""
+    size = images.shape[-1]
+    grey = F.pad(images.mean(dim=1, keepdim=True), (1,) * 4, mode="replicate")
+    sobel = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]).to(images)
+    slopes = F.conv2d(grey, torch.stack([sobel, sobel.T])[:, None])
+    distance = torch.arange(size).to(images) - (size - 1) / 2
+    bell = torch.exp(-((distance / (size / 4)) ** 2) / 2)
+    maps = (
+        masks[:, : len(COLOURS)].amax(dim=1, keepdim=True).to(images) / 255,
+        slopes.norm(dim=1, keepdim=True),
+        (bell[:, None] * bell).expand(len(images), 1, -1, -1),
+    )
+    return dict(zip(BASELINES, maps, strict=True))
+
+
 @dataclass(frozen=True)
 class Importance:
     """The importance of parts and objects in explanations of K classes, for N images."""
@@ -77,21 +108,24 @@ class Importance:
     """N×K×O; 0 for objects that are hidden or missing."""
     total: Floats
     """N×K, the sum of the whole map."""
+    absolute: Floats
+    """N×K, the sum of its absolute values."""
 
 
 class _PartMaps(Dataset[tuple[Tensor, Tensor]]):
-    """The view of an image and its part map, which is resized with nearest-neighbour interpolation."""
+    """The view of an image and the masks of its parts and objects."""
 
-    def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing) -> None:
+    def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, objects: int = 0) -> None:
         self.views = FileViews([sample.path for sample in samples], preprocessing)
         self.maps = [part_map(root, sample) for sample in samples]
+        self.objects = objects
 
     def __len__(self) -> int:
         return len(self.maps)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        picture = self.views.preprocessing(read_image(self.maps[index]), Image.Resampling.NEAREST)
-        return self.views[index], torch.from_numpy(colour_numbers(picture))
+        picture = read_image(self.maps[index])
+        return self.views[index], part_masks(picture, self.objects, self.views.preprocessing)
 
 
 class TestBirds:
@@ -143,21 +177,65 @@ class TestBirds:
         return without_parts(self.root, self.samples[image], removed)
 
     def explain(self, targets: NDArray[np.int64]) -> dict[str, Importance]:
-        """Importances by kind of map, for N×K classes."""
+        """Importances for N×K classes by kind of map, those of the `BASELINES` included."""
         device = device_of(self.classifier)
         most = max(self.objects, default=0)
-        collected: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)
-        pictures = _PartMaps(self.root, self.samples, self.preprocessing)
+        collected: dict[str, list[tuple[Tensor, ...]]] = defaultdict(list)
+        pictures = _PartMaps(self.root, self.samples, self.preprocessing, most)
         done = 0
-        for images, numbers in loader(pictures, 8 if device.type == "cpu" else 16, decoders(len(pictures))):
+        for images, masks in loader(pictures, 8 if device.type == "cpu" else 16, decoders(len(pictures))):
             rows = torch.from_numpy(targets[done : done + len(images)]).to(device)
-            contributions = self.classifier.explain(images.to(device).float() / 255, rows)
-            for kind, maps in explained(contributions).items():
-                parts, objects = importance(maps, numbers.to(device), most)
-                collected[kind].append((parts, objects, maps.sum(dim=(2, 3))))
+            images, masks = images.to(device).float() / 255, masks.to(device)
+            scored = explained(self.classifier.explain(images, rows))
+            scored |= {name: maps.expand(-1, rows.shape[1], -1, -1) for name, maps in baselines(images, masks).items()}
+            for kind, maps in scored.items():
+                collected[kind].append((*importance(maps, masks), maps.sum(dim=(2, 3)), maps.abs().sum(dim=(2, 3))))
             done += len(images)
             self.watch("explanations", done, len(pictures))
         return {
             kind: Importance(*(torch.cat(column).double().cpu().numpy() for column in zip(*batches, strict=True)))
             for kind, batches in collected.items()
         }
+
+
+@dataclass(frozen=True)
+class PartRemoval:
+    """The share of test images for which removing the strongest part lowers the logit of the true class."""
+
+    lowered: float
+    random_lowered: float
+    """The same for a random part: the baseline."""
+    mean_drop: float
+    random_mean_drop: float
+    images: int
+
+
+def part_removal(
+    classifier: Classifier, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, seed: int = 0
+) -> PartRemoval:
+    """A quick check of explanations on test images with interventions: remove the part with the highest contribution,
+    and see whether the logit drops."""
+    labels = torch.tensor([sample.labels[0] for sample in samples])
+    rng = np.random.default_rng(seed)
+    top, other, before, done = [], [], [], 0
+    pictures = _PartMaps(root, samples, preprocessing)
+    for images, masks in loader(pictures, 64, decoders(len(pictures))):
+        contributions = classifier.explain(images.float() / 255, labels[done : done + len(images)])
+        top += importance(contributions.maps[:, None], masks)[0][:, 0].argmax(dim=1).tolist()
+        other += rng.integers(len(PARTS), size=len(images)).tolist()
+        before.append(contributions.value)
+        done += len(images)
+    value = torch.cat(before)
+
+    def drops(chosen: list[int]) -> Tensor:
+        removed = [without_parts(root, s, {PARTS[c]}) for s, c in zip(samples, chosen, strict=True)]
+        return value - logits(classifier, removed, preprocessing).gather(1, labels[:, None])[:, 0]
+
+    drop, random_drop = drops(top), drops(other)
+    return PartRemoval(
+        (drop > 0).float().mean().item(),
+        (random_drop > 0).float().mean().item(),
+        drop.mean().item(),
+        random_drop.mean().item(),
+        len(samples),
+    )

@@ -1,8 +1,11 @@
-"""Localisation: the share of the contributions on the object, in grids of images and in bounding boxes."""
+"""Localisation: the share of the contributions on the object, in grids of images and in bounding boxes.
+
+The published protocol (Böhle et al. 2022): n×n grids of confidently classified images of different classes, each image
+in one grid only, 500 grids if there are enough images; maps raw, and smoothed by a box of 15×15 pixels.
+"""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +22,19 @@ from sic.methods import Classifier
 
 CONFIDENT = 0.5
 """Probability of its class that an image needs to be in a grid."""
-PER_CLASS = 10
-"""The most images per class in the grids; the most confident ones are used."""
+GRIDS = 500
+SMOOTHING = 15
+"""Side of the box filter, in pixels of the map."""
+KINDS = ("raw", "smoothed")
+
+Explain = Callable[[Tensor, Tensor], Tensor]
+"""Images N×3×H×W and targets N×K → maps N×K×H×W."""
+
+
+def smoothed(maps: Tensor) -> Tensor:
+    """Maps …×H×W averaged over 15×15 pixels; outside of the image there is nothing."""
+    flat = maps.reshape(-1, 1, *maps.shape[-2:])
+    return F.avg_pool2d(flat, SMOOTHING, 1, SMOOTHING // 2).view_as(maps)
 
 
 def cell_shares(maps: Tensor, side: int) -> Tensor:
@@ -40,23 +54,67 @@ def composite(cells: Tensor) -> Tensor:
     return rows.permute(2, 0, 3, 1, 4).flatten(3, 4).flatten(1, 2)
 
 
-def draw_grids(
-    samples: Sequence[Sample], probabilities: Tensor, side: int, grids: int, seed: int = 0
-) -> list[list[int]]:
-    """Lists of n² samples (indices) of distinct classes, classified with confidence; empty if there are too few."""
-    pools: dict[int, list[int]] = defaultdict(list)
-    best = probabilities.argmax(1).tolist()
-    for position in probabilities.amax(1).argsort(descending=True).tolist():
-        label = best[position]
-        right = samples[position].labels == (label,) and probabilities[position, label] >= CONFIDENT
-        if right and len(pools[label]) < PER_CLASS:
-            pools[label].append(position)
-    classes = sorted(label for label, pool in pools.items() if pool)
-    if len(classes) < side**2:
-        return []
+def confident(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """N: whether an image is classified correctly and with a probability of at least 50 %; a label of -1 is never."""
+    best = probabilities.max(dim=1)
+    return (best.indices == labels) & (best.values >= CONFIDENT)
+
+
+def draw_grids(labels: Tensor, usable: Tensor, side: int, number: int = GRIDS, seed: int = 0) -> list[list[int]]:
+    """At most `number` rows of n² positions of distinct classes, each position in one row only.
+
+    `labels`: N; `usable`: N, whether an image may be in a grid. Empty if there are too few classes.
+    """
     rng = np.random.default_rng(seed)
-    rows = [rng.permutation(classes)[: side**2].tolist() for _ in range(grids)]
-    return [[int(rng.choice(pools[label])) for label in row] for row in rows]
+    pools: dict[int, list[int]] = {int(label): [] for label in labels.unique()}
+    for position in rng.permutation(usable.nonzero().flatten().numpy()).tolist():
+        pools[int(labels[position])].append(position)
+    rows: list[list[int]] = []
+    while len(rows) < number:
+        # Classes with the most images left first, so that as many grids as possible can be filled.
+        left = sorted((label for label in pools if pools[label]), key=lambda c: (-len(pools[c]), rng.random()))
+        if len(left) < side**2:
+            break
+        rows.append([pools[label].pop() for label in left[: side**2]])
+    return rows
+
+
+def point_in_grids(
+    explain: Explain,
+    grids: Iterable[Tensor],
+    targets: Sequence[Sequence[int]],
+    size: int | None = None,
+    watch: Watch = nobody,
+) -> dict[str, dict[str, float]]:
+    """The mean share of the positive contributions to a class in the cell of that class, for each of the `KINDS`.
+
+    Args:
+        explain: Returns the maps.
+        grids: The n² images of each grid, n²×3×S×S, on the device of the network.
+        targets: The classes of these images.
+        size: Side of the grid in pixels, if it must be resized.
+        watch: Called with the number of finished grids.
+
+    Returns:
+        `share` and its `standard_error` over the grids, by kind.
+    """
+    side = math.isqrt(len(targets[0]))
+    shares: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
+    for number, (cells, classes) in enumerate(zip(grids, targets, strict=True), 1):
+        grid = composite(cells)[None]
+        if size is not None and size != grid.shape[-1]:
+            grid = F.interpolate(grid, (size, size), mode="bilinear", antialias=True)
+        maps = explain(grid, torch.tensor([classes], device=grid.device))[0]
+        for kind, each in zip(KINDS, (maps, smoothed(maps)), strict=True):
+            shares[kind].append(cell_shares(each, side).diagonal().mean().cpu())
+        watch(f"grids {side}×{side}", number, len(targets))
+    return {kind: mean_and_error(torch.stack(found)) for kind, found in shares.items()}
+
+
+def mean_and_error(values: Tensor) -> dict[str, float]:
+    """Mean and standard error of n values; NaN for the error of a single one."""
+    error = (values.std() / len(values) ** 0.5).item() if len(values) > 1 else math.nan
+    return {"share": values.mean().item(), "standard_error": error}
 
 
 def grid_pointing_game(
@@ -65,42 +123,32 @@ def grid_pointing_game(
     preprocessing: Preprocessing,
     probabilities: Tensor,
     side: int,
-    grids: int = 32,
+    grids: int = GRIDS,
     seed: int = 0,
     watch: Watch = nobody,
 ) -> dict[str, Any] | None:
-    """The mean share of the positive contributions to a class that lie in the cell of that class in an n×n grid.
+    """`point_in_grids` on images that the classifier answers with confidence (`probabilities`, N×C): `share` and
+    `standard_error` of raw maps, and the same for those that are `smoothed`.
 
     The network sees the whole grid, n·S pixels wide (as in Böhle et al.), or reduced to S pixels if it has a fixed size
     (a transformer with fixed positions). None if fewer than n² classes have an image classified with confidence.
     """
-    chosen = draw_grids(samples, probabilities, side, grids, seed)
-    if not chosen:
+    labels = torch.tensor([sample.labels[0] if len(sample.labels) == 1 else -1 for sample in samples])
+    rows = draw_grids(labels, confident(probabilities.cpu(), labels), side, grids, seed)
+    if not rows:
         return None
-    used = sorted({position for row in chosen for position in row})
-    views = torch.cat(list(view_batches([samples[position].path for position in used], preprocessing)))
-    place = {position: row for row, position in enumerate(used)}
     device = device_of(classifier)
-    size = preprocessing.size if _only(classifier, views[:1].to(device), side) else side * preprocessing.size
-    shares: list[Tensor] = []
-    batch = max(1, (2 if device.type == "cpu" else 16) // side**2)
-    for start in range(0, len(chosen), batch):
-        rows = chosen[start : start + batch]
-        images = torch.stack([composite(views[[place[position] for position in row]]) for row in rows]).to(device)
-        if size != images.shape[-1]:
-            images = F.interpolate(images, (size, size), mode="bilinear", antialias=True)
-        targets = torch.tensor([[samples[position].labels[0] for position in row] for row in rows], device=device)
-        own = cell_shares(classifier.explain(images, targets).maps, side).diagonal(dim1=1, dim2=2)
-        shares.append(own.cpu())
-        watch(f"grids {side}×{side}", min(start + batch, len(chosen)), len(chosen))
-    found = torch.cat(shares)
-    return {
-        "share": found.mean().item(),
-        "spread": found.mean(dim=1).std(correction=0).item(),
-        "chance": 1 / side**2,
-        "grids": len(chosen),
-        "pixels": size,
-    }
+    paths = [samples[position].path for row in rows for position in row]
+    first = next(iter(view_batches(paths[:1], preprocessing, 1, device)))
+    size = preprocessing.size if _only(classifier, first, side) else side * preprocessing.size
+    found = point_in_grids(
+        lambda images, targets: classifier.explain(images, targets).maps,
+        view_batches(paths, preprocessing, side**2, device),
+        [labels[row].tolist() for row in rows],
+        size,
+        watch,
+    )
+    return {"grids": len(rows), "chance": 1 / side**2, "pixels": size, **found["raw"], "smoothed": found["smoothed"]}
 
 
 def _only(classifier: Classifier, view: Tensor, side: int) -> bool:
@@ -151,10 +199,11 @@ def box_pointing_game(
     found: Tensor,
     watch: Watch = nobody,
 ) -> dict[str, Any] | None:
-    """`pointing` for every class with boxes in an image: for `all` of them, and for those that the model `found` (n×C).
+    """`pointing` for every class with boxes in an image, by raw and smoothed maps.
 
-    `area`: the share of the image inside the boxes, which is the result of random maps. Difficult boxes are part of the
-    mask of their class. None without boxes.
+    For `all` classes with boxes, and for those that the model `found` (n×C): the number of `maps`, the `area` (the
+    share of the image inside the boxes, which is the result of random maps), the means of raw maps and those of
+    `smoothed` ones. Difficult boxes are part of the mask of their class. None without boxes.
     """
     rows: list[tuple[int, int, Tensor]] = []
     for position, sample in enumerate(samples):
@@ -165,12 +214,13 @@ def box_pointing_game(
                 rows.append((position, label, mask))
     if not rows:
         return None
-    results: list[Tensor] = []
+    results: list[Tensor] = []  # of each batch: n×2×3, raw and smoothed
     views = view_batches([samples[position].path for position, _, _ in rows], preprocessing, 16, device_of(classifier))
     for images, batch in zip(views, _batched(rows, 16), strict=True):
         targets = torch.tensor([label for _, label, _ in batch], device=images.device)
         masks = torch.stack([mask for _, _, mask in batch]).to(images.device)
-        results.append(pointing(classifier.explain(images, targets).maps, masks).cpu())
+        maps = classifier.explain(images, targets).maps
+        results.append(torch.stack([pointing(each, masks).cpu() for each in (maps, smoothed(maps))], dim=1))
         watch("boxes", sum(map(len, results)), len(rows))
     figures = torch.cat(results)
     area = torch.tensor([mask.float().mean().item() for _, _, mask in rows])
@@ -184,6 +234,7 @@ def _batched(rows: list[tuple[int, int, Tensor]], size: int) -> Iterator[list[tu
 
 
 def _summary(figures: Tensor, area: Tensor) -> dict[str, Any]:
-    means = figures.mean(dim=0).tolist() if len(figures) else [None] * 3
-    names = dict(zip(("energy", "hit", "overlap"), means, strict=True))
-    return {"maps": len(figures), **names, "area": area.mean().item() if len(area) else None}
+    """Means of n×2×3 figures of `pointing`, of raw and smoothed maps; None without maps."""
+    means = figures.mean(dim=0).tolist() if len(figures) else [[None] * 3] * 2
+    raw, smooth = (dict(zip(("energy", "hit", "overlap"), each, strict=True)) for each in means)
+    return {"maps": len(figures), **raw, "area": area.mean().item() if len(area) else None, "smoothed": smooth}

@@ -89,8 +89,11 @@ FUNNYBIRDS_SUMMARY = (
     Metric("Com_mean", "completeness, mean of 4", "mean of CSDC, PC, DC and D", short="FunnyBirds Com, mean of 4"),
     Metric("Cor", "correctness", "the same as single deletion"),
     Metric("Con", "contrastivity", "the same as target sensitivity"),
+    Metric("TS_relative", "target sensitivity, scale-free", "of maps that are divided by their absolute sum"),
     Metric("threshold", "threshold", "share of the attribution above which a part counts as named", None),
 )
+BASELINES = ("part mask", "edge filter", "centred blob")
+"""Maps that ask no model; FunnyBirds scores them beside the explanations."""
 LOCALISATION = (
     Metric("grid_2x2", "grid pointing 2×2", "contributions in the correct image of a 2×2 grid", percent=True),
     Metric("grid_3x3", "grid pointing 3×3", "contributions in the correct image of a 3×3 grid", percent=True),
@@ -100,6 +103,7 @@ LOCALISATION = (
         "box_overlap", "box pointing: overlap", "strongest pixels, as many as the boxes have, inside them", percent=True
     ),
 )
+"""Of maps as they are; `smoothed` gives the same for maps that are smoothed first."""
 FAITHFULNESS = (
     Metric("deletion", "deletion (area)", "predictions that stay while the strongest pixels are removed first", False),
     Metric("insertion", "insertion (area)", "predictions that stay while the strongest pixels are restored first"),
@@ -120,9 +124,31 @@ def _of_alpha(metric: Metric) -> Metric:
     return replace(metric, key=f"{metric.key}_alpha", short=f"{metric.label} (alpha)")
 
 
+def _of_baseline(metric: Metric, name: str) -> Metric:
+    """The same, measured on one of the `BASELINES`."""
+    meaning = f"of maps that ask no model: {name}"
+    return Metric(
+        f"{metric.key}_{name.replace(' ', '_')}", metric.title, meaning, None, short=f"{metric.label} ({name})"
+    )
+
+
+def smoothed(metric: Metric) -> Metric:
+    """The same, measured on maps that are averaged over 15×15 pixels."""
+    return replace(metric, key=f"{metric.key}_smoothed", title=f"{metric.title}, smoothed")
+
+
 _PARTS = tuple(map(_funnybirds, (*FUNNYBIRDS, *FUNNYBIRDS_SUMMARY)))
 METRICS: dict[str, Metric] = {
-    metric.key: metric for metric in (*ACCURACY, *_PARTS, *map(_of_alpha, _PARTS[2:]), *LOCALISATION, *FAITHFULNESS)
+    metric.key: metric
+    for metric in (
+        *ACCURACY,
+        *_PARTS,
+        *map(_of_alpha, _PARTS[2:]),
+        *(_of_baseline(metric, name) for name in BASELINES for metric in _PARTS if metric.key in ("Com", "SD")),
+        *LOCALISATION,
+        *map(smoothed, LOCALISATION),
+        *FAITHFULNESS,
+    )
 }
 """All metrics by key, in the order of the tables. Shares of rejected images follow, as `refused_<kind>`."""
 NOT_COMPARED = ("exact_match", "similar_case")
@@ -152,10 +178,10 @@ def headline(result: Mapping[str, Any]) -> dict[str, float | None]:
         for name, value in birds.get(kind, {}).items():
             if f"{name}{suffix}" in METRICS:
                 found[f"{name}{suffix}"] = value
+    for name, values in birds.get("baselines", {}).items():
+        found |= {f"{key}_{name.replace(' ', '_')}": values[key] for key in ("Com", "SD")}
     places = result.get("localisation", {})
-    found |= {name: places[name]["share"] for name in ("grid_2x2", "grid_3x3") if name in places}
-    if "boxes" in places:
-        found |= {f"box_{name}": places["boxes"]["all"][name] for name in ("energy", "hit", "overlap")}
+    found |= {share.metric.key: share.value for share in localisation_shares(places) if share.group == "all"}
     if faithful := result.get("faithfulness"):
         found |= {name: faithful[name]["area"] for name in ("deletion", "insertion")}
         found["stability"] = faithful["stability"]["rank_correlation"]
@@ -184,17 +210,28 @@ def localisation_shares(found: Mapping[str, Any]) -> list[Share]:
     for one in LOCALISATION[:2]:
         if one.key in found:
             game = found[one.key]
-            rows.append(Share(one, "all", game["share"], game["chance"], f"{game['grids']} grids"))
+            for each, values in _raw_and_smoothed(one, game):
+                rows.append(Share(each, "all", values["share"], game["chance"], f"{game['grids']} grids"))
     for group in ("all", "found"):
         boxes = found.get("boxes", {}).get(group, {})
         if boxes.get("maps"):
             for one in LOCALISATION[2:]:
-                value = boxes[one.key.removeprefix("box_")]
-                rows.append(Share(one, group, value, boxes["area"], f"{boxes['maps']} maps"))
+                for each, values in _raw_and_smoothed(one, boxes):
+                    value = values[one.key.removeprefix("box_")]
+                    rows.append(Share(each, group, value, boxes["area"], f"{boxes['maps']} maps"))
     return rows
 
 
+def _raw_and_smoothed(metric: Metric, found: Mapping[str, Any]) -> list[tuple[Metric, Mapping[str, Any]]]:
+    """A metric with its values; evaluations of earlier versions have none of smoothed maps."""
+    both = [(metric, found)]
+    return [*both, (smoothed(metric), found["smoothed"])] if "smoothed" in found else both
+
+
 def funnybirds_values(found: Mapping[str, Any], kind: str) -> dict[str, float | None]:
-    """The FunnyBirds metrics of one of the `KINDS`, by key, from that part of an evaluation."""
-    values = {**found, **found[kind]}
+    """The FunnyBirds metrics of one of the `KINDS` or `BASELINES`, by key, from that part of an evaluation.
+
+    A and BI are metrics of the model: baselines have none.
+    """
+    values = {**found, **found[kind]} if kind in found else found["baselines"][kind]
     return {one.key: values.get(one.key) for one in (*FUNNYBIRDS, *FUNNYBIRDS_SUMMARY)}

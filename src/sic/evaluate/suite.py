@@ -15,7 +15,7 @@ from sic.errors import SicError
 from sic.evaluate.accuracy import detailed_figures
 from sic.evaluate.faithfulness import deletion_insertion, randomisation, stability
 from sic.evaluate.funnybirds import funnybirds
-from sic.evaluate.localisation import box_pointing_game, grid_pointing_game
+from sic.evaluate.localisation import GRIDS, box_pointing_game, grid_pointing_game
 from sic.evaluate.outputs import Watch, nobody
 from sic.evaluate.unfamiliar import blurred_noise, drawn_birds, noise, unfamiliar
 from sic.model import Model
@@ -23,7 +23,7 @@ from sic.predictions import Predictions
 from sic.run import spread
 
 PROTOCOLS = ("accuracy", "funnybirds", "localisation", "faithfulness", "unfamiliar")
-MOST = {"faithfulness": 32, "boxes": 500, "grids": 32, "strangers": 200}
+MOST = {"faithfulness": 32, "boxes": 500, "grids": GRIDS, "strangers": 200}
 """The default number of images (or grids of images)."""
 
 

@@ -4,14 +4,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from sic.data.birds import PARTS
+from sic.data.birds import PARTS, sample_scene, species
 from sic.data.dataset import Sample
-from sic.data.drawing import LABELS
+from sic.data.drawing import LABELS, render
 from sic.data.images import Preprocessing
-from sic.evaluate.parts import part_importance, part_removal
+from sic.evaluate.interventions import COLOURS, baselines, colour_numbers, importance, part_masks, part_removal
 from sic.methods import Contributions
 
 SIZE, SIDE = 40, 6
@@ -90,21 +91,81 @@ def root(samples: list[Sample]) -> Path:
 @pytest.mark.parametrize("seed", range(3))
 def test_importance_against_a_loop(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    maps, masks = rng.normal(size=(2, 11, 13)), rng.random((2, 3, 11, 13)) < 0.04
+    maps, masks = rng.normal(size=(2, 13, 13)), rng.random((2, 3, 13, 13)) < 0.04
     masks[0, 1] = False  # a hidden part
     expected = np.zeros((2, 3))
-    for n, p, y, x in np.ndindex(2, 3, 11, 13):
+    found = []
+    for n in range(2):
+        masks[n, 1] &= ~masks[n, 0]
+        masks[n, 2] &= ~masks[n, :2].any(0)  # a pixel belongs to one part
+        picture = np.zeros((13, 13, 3), np.uint8)
+        for p, part in enumerate(("beak", "tail", "wing")):
+            picture[masks[n, p]] = LABELS[part][0]
+        view = part_masks(Image.fromarray(picture), 0, Preprocessing(13, 13, "squash"))
+        found.append(importance(torch.from_numpy(maps[n])[None, None], view[None])[0][0, 0])
+    for n, p, y, x in np.ndindex(2, 3, 13, 13):
         if masks[n, p, max(0, y - 2) : y + 3, max(0, x - 2) : x + 3].any():
             expected[n, p] += maps[n, y, x]
-    found = part_importance(torch.from_numpy(maps), torch.from_numpy(masks))
-    assert found.dtype == torch.float64 and found[0, 1] == 0
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+    sums = torch.stack(found)[:, [PARTS.index(part) for part in ("beak", "tail", "wing")]]
+    assert sums.dtype == torch.float64 and sums[0, 1] == 0
+    np.testing.assert_allclose(sums.numpy(), expected, atol=1e-12)
 
 
 def test_importance_is_not_normalised() -> None:
-    masks = torch.zeros(1, 1, 20, 20, dtype=torch.bool)
-    masks[0, 0, 10, 10] = True
-    assert part_importance(torch.full((1, 20, 20), -2.0), masks).item() == -2 * 25
+    picture = np.zeros((20, 20, 3), np.uint8)
+    picture[10, 10] = LABELS["beak"][0]
+    masks = part_masks(Image.fromarray(picture), 0, Preprocessing(20, 20, "squash"))
+    assert importance(torch.full((1, 1, 20, 20), -2.0), masks[None])[0][0, 0].tolist() == [-2 * 25, 0, 0, 0, 0]
+
+
+def test_what_lies_between_a_pair_counts_twice() -> None:
+    picture = np.zeros((20, 20, 3), np.uint8)
+    picture[4, 6], picture[4, 9] = LABELS["eye"]
+    picture[4, 16] = (204, 204, 204 + 3)
+    masks = part_masks(Image.fromarray(picture), 5, Preprocessing(20, 20, "squash"))
+    parts, objects = importance(torch.ones(1, 1, 20, 20), masks[None])
+    assert parts[0, 0].tolist() == [0, 50, 0, 0, 0]
+    assert objects[0, 0].tolist() == [0, 0, 0, 25, 0]
+
+
+def test_colours_that_are_none() -> None:
+    picture = np.array(
+        [[(204, 204, 253), (204, 204, 254), (204, 204, 203), (255, 255, 252), (203, 204, 204)]], np.uint8
+    )
+    assert colour_numbers(picture).tolist() == [[58, 0, 0, 0, 0]]
+
+
+def test_importance_does_not_depend_on_the_size_of_the_view() -> None:
+    """The same map at 256 and at 64 px: shares of parts agree. Dilated in the view they would not."""
+    rng = np.random.default_rng(0)
+    scene = sample_scene(0, species(1, 0)[0], rng)
+    picture = Image.fromarray(render(scene, 256).part_map)
+    coarse = torch.from_numpy(rng.random((1, 1, 32, 32))) ** 3
+    shares, dilated = {}, {}
+    for size in (256, 64):
+        maps = coarse.repeat_interleave(size // 32, 2).repeat_interleave(size // 32, 3)
+        view = Preprocessing(size, size, "squash")
+        parts, _ = importance(maps, part_masks(picture, 0, view)[None])
+        shares[size] = (parts / maps.sum())[0, 0].numpy()
+        numbers = torch.from_numpy(colour_numbers(view(picture, Image.Resampling.NEAREST)))
+        colours = torch.arange(1, 1 + len(COLOURS))[:, None, None]
+        wide = F.max_pool2d((numbers == colours).float(), 5, 1, 2)
+        dilated[size] = ((maps[0] * wide).sum((1, 2)) / maps.sum()).numpy()
+    assert shares[256].sum() > 0.05
+    np.testing.assert_allclose(shares[64], shares[256], rtol=2e-3)
+    assert (dilated[64] > 1.2 * dilated[256]).sum() >= 4
+
+
+def test_baselines_ask_no_model() -> None:
+    images = torch.zeros(1, 3, 16, 16)
+    images[..., 8:] = 1  # one vertical edge
+    masks = torch.zeros(1, len(COLOURS) + 1, 16, 16, dtype=torch.uint8)
+    masks[0, 2, 3, 4], masks[0, 8, 0, 0] = 255, 255  # a part and an object
+    found = {name: maps[0, 0] for name, maps in baselines(images, masks).items()}
+    assert found["part mask"].nonzero().tolist() == [[3, 4]] and found["part mask"].sum() == 1
+    assert found["edge filter"].sum(0).nonzero().flatten().tolist() == [7, 8]
+    blob = found["centred blob"]
+    assert torch.equal(blob, blob.flip(0)) and torch.equal(blob, blob.T) and blob.argmax() == 16 * 7 + 7
 
 
 def test_removing_the_part_that_decides_always_lowers_the_logit(samples: list[Sample]) -> None:
