@@ -112,7 +112,9 @@ class Model(Predictor):
                 titles.append(_title(image))
                 yield self.tensor(image)
 
-        maps = self.sic.support_vectors.shape[1] if matches else len(wanted or [0])
+        maps = len(wanted or [0])
+        if matches:
+            maps *= 1 + len(self.supports) // len(self.classes)
         for batch in in_chunks(self.classifier, views(), maps):
             answered = self.classifier.answered(batch)
             for each in self._explanations(answered, self._targets(answered, wanted), matches=matches):

@@ -1,5 +1,6 @@
 """Explanations put together from the model's parts, their reading and their figure."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -12,8 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sic import backbones
-from sic.explain import Explanation, explain_classes, negative_share, support_contributions
+from sic.explain import Explanation, explain_answers, explain_classes, negative_share, support_contributions
+from sic.explain.figure import REGIONS
 from sic.explain.prose import percent
+from sic.explain.render import as_json
 from sic.methods import SIC, Contributions
 from sic.supports import Support
 from tests.models import norms_take_the_next_batch
@@ -330,3 +333,77 @@ def test_names_with_dollar_signs_are_only_names(sure: SIC, tmp_path: Path) -> No
     explanation.probabilities["a$b$"] = 0.7
     explanation.save(tmp_path / "why.svg")
     assert r"$\frac$ and $x$: a$b$ (70 %); true class: $c" in (tmp_path / "why.svg").read_text(encoding="utf-8")
+
+
+def matched(model: SIC, classes: list[int], cases: list[Support] | None = None) -> Explanation:
+    """As `explained`, with matches."""
+    image = photos(8)[7]
+    answered = model.answered(image[None])
+    parts = explain_answers(model, cases or supports(), NAMES, answered, [classes], matches=True)[0]
+    return replace(explained(model, classes, cases), classes=parts)
+
+
+def test_matches_add_up_from_regions_to_scores(sure: SIC) -> None:
+    explanation = matched(sure, [2, 0])
+    assert sorted(explanation.matches) == [0, 1, 3, 4, 5]
+    for part in explanation.classes:
+        assert part.matches is not None
+        total = sum(match.evidence for match in part.matches.parts)
+        assert total + explanation.bias == pytest.approx(part.logit, rel=1e-5)
+        for case in part.cases:
+            assert case.matches is not None
+            assert sum(match.evidence for match in case.matches.parts) == pytest.approx(case.evidence, rel=1e-5)
+        for match in part.matches.parts:
+            own = [m.evidence for case in part.cases if case.matches for m in case.matches.parts]
+            numbers = [m.number for case in part.cases if case.matches for m in case.matches.parts]
+            assert match.evidence == pytest.approx(
+                sum(value for value, number in zip(own, numbers, strict=True) if number == match.number), rel=1e-4
+            )
+    assert explained(sure, [2]).matches == {} and explained(sure, [2]).classes[0].matches is None
+
+
+def test_the_strongest_match_in_words(sure: SIC) -> None:
+    explanation = matched(sure, [2])
+    matches = explanation.classes[0].matches
+    assert matches is not None and len(matches.groups) > 1
+    first, second = sorted(matches.groups, key=lambda match: -match.share)[:2]
+    assert (
+        f"The strongest match is region {first.number} with {percent(first.share)} of the evidence; then region "
+        in (explanation.text)
+    )
+    assert f"region {second.number} with {percent(second.share)}" in explanation.text
+    assert "match" not in explained(sure, [2]).text
+    without = matched(sure, [2], supports(False))
+    assert "No region of the image has a counterpart in the training images." in without.text
+
+
+def test_matches_as_json(sure: SIC) -> None:
+    found = as_json(matched(sure, [2]))["classes"][0]
+    assert json.loads(json.dumps(found)) == json.loads(json.dumps(found, allow_nan=False))
+    assert sum(part["share"] for part in found["regions"]) == pytest.approx(1, abs=1e-4)
+    assert found["regions"][-1]["number"] == 0 and found["regions"][-1]["image"]["outline"] == []
+    for case in found["cases"]:
+        for side in ("image", "support"):
+            total = sum(part[side]["evidence"] for part in case["regions"])
+            assert total == pytest.approx(case["evidence"], rel=1e-4)
+        for part in case["regions"][:-1]:
+            (x, y), polygons = part["support"]["centre"], part["support"]["outline"]
+            assert 0 <= x <= SIZE and 0 <= y <= SIZE
+            assert all(0 <= value <= SIZE for polygon in polygons for point in polygon for value in point)
+    assert "regions" not in as_json(explained(sure, [2]))["classes"][0]
+    assert "support" not in as_json(matched(sure, [2], supports(False)))["classes"][0]["cases"][0]["regions"][0]
+
+
+def test_a_figure_numbers_the_matches_on_both_sides(sure: SIC, tmp_path: Path) -> None:
+    explanation = matched(sure, [2])
+    explanation.save(tmp_path / "matches.svg")
+    explained(sure, [2]).save(tmp_path / "plain.svg")
+    text, plain = ((tmp_path / name).read_text(encoding="utf-8") for name in ("matches.svg", "plain.svg"))
+    assert "Outlines with the same number mark regions that match" in text.replace("\n", " ")
+    part = explanation.classes[0]
+    assert part.matches is not None
+    for number in (match.number for match in part.matches.groups):
+        sides = 1 + sum(match.number == number for case in part.cases if case.matches for match in case.matches.groups)
+        shown = f"<!-- {number} -->"
+        assert text.count(shown) >= plain.count(shown) + sides
+        assert text.count(REGIONS[number]) > 0 == plain.count(REGIONS[number])

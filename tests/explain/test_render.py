@@ -70,7 +70,7 @@ def test_json_has_the_fields_that_the_api_documents(sure: SIC) -> None:
     (entry,) = told["classes"]
     assert set(entry) == set(schemas.ClassExplanation.model_fields)
     assert set(entry["steps"][0]) == set(schemas.Step.model_fields)
-    assert set(entry["cases"][0]) == set(schemas.Case.model_fields)
+    assert set(entry["cases"][0]) == set(schemas.SupportEvidence.model_fields)
     plain = as_json(explained(sure, [0]))
     assert not {"image", "map", "picture"} & {*plain, *plain["classes"][0], *plain["classes"][0]["cases"][0]}
     json.dumps(plain, allow_nan=False)

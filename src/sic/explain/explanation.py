@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sic.explain.contributions import support_contributions, support_image
-from sic.explain.matches import Matches, find_matches
+from sic.explain.matches import Matches, combined, find_matches
 from sic.methods import SIC, Answered, Classifier, Contributions
 from sic.methods.sic import AnsweredSIC
 from sic.predictions import THRESHOLD
@@ -45,6 +45,12 @@ class ClassExplanation:
     contributions: Contributions
     """Contributions to the logit, without leading dimensions."""
     cases: list[SupportEvidence]
+
+    @property
+    def matches(self) -> Matches | None:
+        """The matches of all cases added up: with the bias, they add up to the logit. None if not requested."""
+        found = [case.matches for case in self.cases if case.matches is not None]
+        return combined(found) if found else None
 
     @property
     def yes(self) -> bool:

@@ -7,9 +7,11 @@ from typing import Any, BinaryIO
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
+from sic.explain.matches import Match, Region
 from sic.explain.picture import colour_picture, over_white, signed
 from sic.explain.prose import answer, percent
 from sic.explain.render import span, steps, verdict
@@ -23,6 +25,12 @@ LEGEND = (
     "Red raises the score, blue lowers it. Colour pictures show the colours that the model responds to, "
     "opaque where they count most. All pictures are at the model's input resolution."
 )
+MATCHES = (
+    "Outlines with the same number mark regions that match; the bars show what each region of the image adds, grey "
+    "what has no match."
+)
+REGIONS = ("#cccccc", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7")
+"""Colours of the rest and of the regions by number: Okabe and Ito's, which colour-blind readers can tell apart."""
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
@@ -32,7 +40,7 @@ def draw(explanation: Explanation, path: Path | BinaryIO) -> None:
     rows = len(explanation.classes)
     width = columns * (PANEL + 0.2) + 0.6
     text = textwrap.fill(explanation.text.replace(" %", "\u00a0%"), int(12.5 * width))
-    legend = textwrap.fill(LEGEND, int(15 * width))
+    legend = textwrap.fill(f"{MATCHES} {LEGEND}" if explanation.matches else LEGEND, int(15 * width))
     words = 0.19 * (text.count("\n") + 1) + 0.3 + 0.15 * (legend.count("\n") + 1)
     height = rows * 2 * (PANEL + 0.42) + TOP + words
     figure = Figure(figsize=(width, height), dpi=130)
@@ -79,7 +87,10 @@ def _title(explanation: Explanation) -> str:
 def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained: ClassExplanation, top: int) -> None:
     """The image, its two contribution pictures and the bars of one class, in two rows and three columns."""
     contributions = explained.contributions
-    _picture(figure.add_subplot(grid[top, 0]), explanation.image.permute(1, 2, 0).cpu().numpy(), "The image")
+    photo = figure.add_subplot(grid[top, 0])
+    _picture(photo, explanation.image.permute(1, 2, 0).cpu().numpy(), "The image")
+    if explained.matches is not None:
+        _outlines(photo, [(match.number, match.image) for match in explained.matches.groups])
     _picture(
         figure.add_subplot(grid[top, 1]),
         signed(contributions.maps, explanation.image)[0],
@@ -96,10 +107,13 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     low, high = span(bars)
     length = high - low
     for position, bar in enumerate(bars):
-        axes.barh(position, bar.value, left=bar.start, color=COLOURS[bar.kind], height=0.62)
+        if bar.case is not None and bar.case.matches is not None:
+            _divided_bar(axes, position, bar.start, bar.case.matches.parts, 0.03 * length)
+        else:
+            axes.barh(position, bar.value, left=bar.start, color=COLOURS[bar.kind], height=0.62)
         place = bar.high + 0.02 * length
         axes.text(place, position, f"{bar.value:+.2f}", va="center", fontsize=9, bbox=PAPER)
-    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.axvline(0, color=INK, linewidth=0.8, zorder=0.5)
     axes.set_xlim(low - 0.02 * length, high + 0.24 * length)
     axes.set_yticks(range(len(bars)), [bar.label for bar in bars], fontsize=9)
     axes.invert_yaxis()
@@ -115,6 +129,28 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     )
     box, indent = axes.get_position(), LABELS / axes.figure.get_figwidth()  # type: ignore[union-attr]
     axes.set_position((box.x0 + indent, box.y0 + 0.12 * box.height, box.width - indent - 0.02, box.height * 0.8))
+
+
+def _divided_bar(axes: Axes, position: int, start: float, parts: list[Match], legible: float) -> None:
+    """The bar of a case, match by match, with their numbers if there is room."""
+    for part in parts:
+        axes.barh(position, part.evidence, left=start, color=REGIONS[part.number], height=0.62, edgecolor="white")
+        if part.number and part.evidence > legible:
+            axes.text(start + part.evidence / 2, position, str(part.number), ha="center", va="center", fontsize=8)
+        start += part.evidence
+
+
+def _outlines(axes: Axes, regions: list[tuple[int, Region]]) -> None:
+    """Draw numbered regions on a photograph."""
+    for number, region in regions:
+        around = [withStroke(linewidth=2.6, foreground=INK)]
+        for polygon in region.outline:
+            columns, rows = zip(*((x - 0.5, y - 0.5) for x, y in polygon), strict=True)
+            axes.plot(columns, rows, color=REGIONS[number], linewidth=1.3, path_effects=around)
+        if region.centre is not None:
+            badge = {"boxstyle": "circle,pad=0.2", "facecolor": REGIONS[number], "edgecolor": INK, "linewidth": 0.6}
+            x, y = region.centre
+            axes.text(x - 0.5, y - 0.5, str(number), ha="center", va="center", fontsize=7, weight="bold", bbox=badge)
 
 
 def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
@@ -133,6 +169,8 @@ def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
         above.text(0.5, 0.5, "image not kept\nwith this model", ha="center", va="center", fontsize=9, color=GREY)
         return
     _picture(above, case.image.permute(1, 2, 0).cpu().numpy(), name)
+    if case.matches is not None:
+        _outlines(above, [(m.number, m.support) for m in case.matches.groups if m.support is not None])
     _colours(below, case.own, "What the model\nremembers of it")
 
 

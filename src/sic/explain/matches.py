@@ -26,6 +26,8 @@ GROUPS = 5
 """The most regions of an image."""
 SMALL = 0.04
 """Share of a case's evidence that a match needs on both sides; what is below it belongs to the rest."""
+WEAK = 0.05
+"""Evidence below which a case has no matches."""
 ROUNDS = 20
 """Of k-means."""
 GRID = 16
@@ -53,7 +55,7 @@ class Region:
 
     @property
     def centre(self) -> tuple[float, float] | None:
-        """The centre of the core, (x, y) in pixels; None if there are no positive contributions."""
+        """The place in the core nearest to its mean, (x, y) in pixels; None without positive contributions."""
         return centre(self.mask)
 
     @cached_property
@@ -90,6 +92,19 @@ class Matches:
     def parts(self) -> list[Match]:
         """The groups and the rest: they add up to the evidence of the case, on either side."""
         return [*self.groups, self.rest]
+
+
+def combined(matches: Sequence[Matches]) -> Matches:
+    """The matches of several cases of one explanation, added up; `support` of the result is None."""
+    numbers = sorted({match.number for each in matches for match in each.groups})
+    total = sum(part.evidence for each in matches for part in each.parts)
+
+    def added(number: int) -> Match:
+        own = [part for each in matches for part in each.parts if part.number == number]
+        region = Region(torch.stack([part.image.map for part in own]).sum(dim=0), sum(p.image.constant for p in own))
+        return Match(number, region.value, region.value / total if total else 0.0, region, None)
+
+    return Matches([added(number) for number in numbers], added(0))
 
 
 def unit_evidence(latents: Tensor, vectors: Tensor, evidence: Tensor) -> Tensor:
@@ -208,35 +223,31 @@ def _matches(
         places: Descriptors of the image.
         theirs: Descriptors of the images of the cases.
     """
-    whole = torch.stack([each.map for each in image.values()]).sum(dim=0)
+    together = torch.stack([each.map for each in image.values()]).sum(dim=0)
     ours, *others = corresponding(
-        [places, *(theirs[case] for case in supports)], [whole, *(each.map for each in supports.values())]
+        [places, *(theirs[case] for case in supports)], [together, *(each.map for each in supports.values())]
     )
     areas = dict(zip(supports, others, strict=True))
-    kept = {
-        case: [
-            group
-            for group in range(GROUPS)
-            if min(image[case].map[ours == group].sum(), there.map[areas[case] == group].sum())
-            >= SMALL * image[case].value
-            > 0
-        ]
-        for case, there in supports.items()
-    }
-    used = {group for groups in kept.values() for group in groups}
-    numbers = {
-        group: number
-        for number, group in enumerate(sorted(used, key=lambda group: -whole[ours == group].sum().item()), 1)
-    }
+    kept: dict[int, list[int]] = {case: [] for case in image}
+    matched = [0.0] * GROUPS
+    for case, there in supports.items():
+        needed = SMALL * image[case].value
+        for group in range(GROUPS if image[case].value >= WEAK else 0):
+            here = image[case].map[ours == group].sum().item()
+            if min(here, there.map[areas[case] == group].sum().item()) >= needed:
+                kept[case].append(group)
+                matched[group] += here
+    order = sorted(range(GROUPS), key=lambda group: -matched[group])
+    numbers = {group: number for number, group in enumerate(order, 1)}
     result = {}
-    for case, here in image.items():
-        groups = sorted(kept.get(case, []), key=numbers.__getitem__)
-        sides = _divided(here, ours, groups)
+    for case, whole in image.items():
+        groups = sorted(kept[case], key=numbers.__getitem__)
+        sides = _divided(whole, ours, groups)
         partners: list[Region] | list[None] = [None] * len(sides)
         if case in supports:
             partners = _divided(supports[case], areas[case], groups)
         *matches, rest = (
-            Match(number, side.value, side.value / here.value if here.value else 0.0, side, partner)
+            Match(number, side.value, side.value / whole.value if whole.value else 0.0, side, partner)
             for number, side, partner in zip([*(numbers[group] for group in groups), 0], sides, partners, strict=True)
         )
         result[case] = Matches(matches, rest)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from sic.explain.contributions import negative_share
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
+from sic.explain.matches import Matches
 from sic.explain.render import VISIBLE, outside_pixels
 from sic.methods import METHODS, Classifier
 
@@ -117,6 +118,7 @@ def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> l
         f"The score for {explained.name} is {explained.logit:.2f}: evidence of {parts} from the similarity to "
         f"{images}, minus {-explanation.bias:.2f}, which is the same for every class.",
         f"The most similar {'of them ' if len(ranked) > 1 else ''}is {_named(ranked[0])}.",
+        *_match_sentences(explained.matches),
         _where(explained.contributions.maps),
     ]
     apart = outside_pixels(explanation, explained)
@@ -133,6 +135,21 @@ def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> l
                 "temperature in training would give clearer explanations."
             )
     return sentences
+
+
+def _match_sentences(matches: Matches | None) -> list[str]:
+    """The regions of the image that match regions of the cases, strongest first, with their shares of the evidence."""
+    if matches is None or sum(part.evidence for part in matches.parts) < HARDLY_ANY:
+        return []
+    if not matches.groups:
+        return ["No region of the image has a counterpart in the training images."]
+    first, *others = sorted(matches.groups, key=lambda match: -match.share)
+    sentence = f"The strongest match is region {first.number} with {percent(first.share)} of the evidence"
+    if others:
+        sentence += "; then " + ", ".join(f"region {each.number} with {percent(each.share)}" for each in others)
+    if matches.rest.share >= VISIBLE:
+        sentence += f"; {percent(matches.rest.share)} has no match"
+    return [sentence + "."]
 
 
 def _where(maps: Tensor) -> str:

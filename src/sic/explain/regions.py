@@ -2,14 +2,18 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 CORE = 0.5
 """Share of the positive contributions that the core of a map holds."""
 SMOOTHING = 16
 """The side of the smoothing window is the side of the picture divided by this."""
+SPECK = 0.002
+"""Share of the picture's area below which a polygon is left out of an outline."""
 
 Polygon = list[tuple[float, float]]
 """Points (x, y) in pixels; 0, 0 is the top left corner of the picture."""
@@ -43,18 +47,27 @@ def smoothed(maps: Tensor) -> Tensor:
 
 
 def centre(mask: Tensor) -> tuple[float, float] | None:
-    """The mean position (x, y) of the pixels of a mask; None if it is empty."""
+    """The place (x, y) in a mask that is nearest to the mean of its pixels; None if it is empty."""
     if not mask.any():
         return None
-    rows, columns = mask.nonzero().double().mean(dim=0).tolist()
-    return columns + 0.5, rows + 0.5
+    pixels = mask.nonzero().double()
+    row, column = pixels[(pixels - pixels.mean(dim=0)).norm(dim=1).argmin()].tolist()
+    return column + 0.5, row + 0.5
 
 
 def outlines(mask: Tensor) -> list[Polygon]:
-    """The borders of a mask H×W as closed polygons, the largest first; holes have a border of their own."""
+    """The borders of a mask H×W as closed polygons, the largest first, without specks and the holes inside."""
     from contourpy import contour_generator  # comes with matplotlib
 
     padded = F.pad(mask.float(), (1, 1, 1, 1)).cpu().numpy()
     lines: Any = contour_generator(z=padded).lines(0.5)
-    polygons = [[(float(x) - 0.5, float(y) - 0.5) for x, y in line] for line in lines]
-    return sorted(polygons, key=len, reverse=True)
+    smallest = SPECK * mask.numel()
+    sizes = {place: abs(_area(line)) for place, line in enumerate(lines)}
+    ranked = sorted((place for place, size in sizes.items() if size >= smallest), key=lambda place: -sizes[place])
+    return [[(float(x) - 0.5, float(y) - 0.5) for x, y in lines[place]] for place in ranked]
+
+
+def _area(line: NDArray[np.floating]) -> float:
+    """The signed area of a closed polygon, N×2."""
+    (x, y), (after_x, after_y) = line[:-1].T, line[1:].T
+    return float((x * after_y - after_x * y).sum()) / 2

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
+from sic.explain.matches import Matches, Region
 from sic.explain.picture import colour_picture, png
 from sic.methods import METHODS
 
@@ -126,6 +127,7 @@ def _class_json(explanation: Explanation, explained: ClassExplanation, maps: boo
         ],
         **({"map": _text(float32(contributions.maps))} if maps else {}),
         **({"picture": _text(png(colour_picture(contributions)))} if pictures else {}),
+        **({"regions": _parts_json(explained.matches)} if explained.matches is not None else {}),
         "cases": [_case_json(case, maps) for case in explained.cases],
     }
 
@@ -142,7 +144,33 @@ def _case_json(case: SupportEvidence, maps: bool) -> dict[str, Any]:
         found["pixels"] = case.evidence_map.sum().item()
         if maps:
             found["map"] = _text(float32(case.evidence_map))
+    if case.matches is not None:
+        found["regions"] = _parts_json(case.matches)
     return found
+
+
+def _parts_json(matches: Matches) -> list[dict[str, Any]]:
+    """The regions of a class or of a case; number 0 is the rest. Evidence and shares add up over them.
+
+    `image` and `support` (for cases whose image is kept) are the two sides: `evidence`, which adds up on either side,
+    `centre` [x, y], and `outline`, polygons of points [x, y], in pixels of the model's input.
+    """
+    return [
+        {
+            "number": part.number,
+            "evidence": part.evidence,
+            "share": part.share,
+            "image": _region_json(part.image, part.number),
+            **({} if part.support is None else {"support": _region_json(part.support, part.number)}),
+        }
+        for part in matches.parts
+    ]
+
+
+def _region_json(region: Region, number: int) -> dict[str, Any]:
+    """The rest has no place of its own."""
+    outline = [[[round(x, 1), round(y, 1)] for x, y in polygon] for polygon in region.outline] if number else []
+    return {"evidence": region.value, "centre": region.centre if number else None, "outline": outline}
 
 
 def float32(maps: Tensor) -> bytes:
