@@ -18,7 +18,7 @@ USES: dict[str, set[str]] = {
     "backbones": {"bcos", "errors"},
     "methods": {"bcos", "backbones", "errors"},
     "supports": {"errors", "files"},
-    "data": {"errors"},
+    "data": {"errors", "machines"},
     "evaluate.metrics": set(),
     "evaluate.headline": set(),
     "card": {"backbones", "evaluate.headline", "evaluate.metrics", "methods"},

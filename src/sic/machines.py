@@ -1,7 +1,12 @@
-"""The devices and machines that train one model, and which of their processes this is."""
+"""The cores of this machine; the devices and machines that train one model, and which of their processes this is."""
 
 import os
 from dataclasses import dataclass
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -7,6 +8,7 @@ from PIL import Image, ImageEnhance
 from scipy.fft import dct
 from scipy.ndimage import gaussian_filter
 
+from sic.data import duplicates
 from sic.data.duplicates import SIDE, Fingerprint, align, copies_within, fingerprint, hashes, near_copies
 
 Change = Callable[[Image.Image], Image.Image]
@@ -183,3 +185,47 @@ def test_pairs_within_are_those_of_a_comparison_with_the_others() -> None:
     home = {position: number for number, positions in enumerate(sets) for position in positions}
     assert all(home[i] == home[j] for i, j in expected)
     assert len(expected) >= 30
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_candidates_are_those_of_a_loop_over_all_pairs(earlier: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of the tiles, and also where an image has more candidates than are looked at."""
+    images = [picture(seed, common=0.8) for seed in range(24)]
+    images += [jpeg(cropped(image), 30 + seed) for seed, image in enumerate(images[::2])]
+    greys = np.stack([fingerprint(image).grey for image in images])
+    second = greys if earlier else greys[::-1].copy()
+    monkeypatch.setattr(duplicates, "CANDIDATES", (6, 2))
+    expected = slow_candidates(greys, second, earlier)
+    assert len(expected) > 20
+    for rows, columns in ((5, 7), (64, 8192)):
+        monkeypatch.setattr(duplicates, "ROWS", rows)
+        monkeypatch.setattr(duplicates, "COLUMNS", columns)
+        with ThreadPoolExecutor(2) as pool:
+            a, b = duplicates._signatures(greys, pool), duplicates._signatures(second, pool)
+        found = [
+            (int(i), int(j))
+            for start in range(0, len(second), rows)
+            for i, j in duplicates._candidates(a, b, slice(start, start + rows), earlier)
+        ]
+        assert set(found) == expected and len(found) == len(expected)
+
+
+def slow_candidates(first: np.ndarray, second: np.ndarray, earlier: bool) -> set[tuple[int, int]]:
+    """One pair after the other."""
+
+    def details(grey: np.ndarray) -> np.ndarray:
+        half = grey.reshape(32, 2, 32, 2).mean((1, 3), dtype=np.float32)
+        edges = gaussian_filter(half, 1) - gaussian_filter(half, 3)
+        return (edges / np.linalg.norm(edges)).ravel()
+
+    result = set()
+    for j, other in enumerate(second):
+        bits = []
+        for i, one in enumerate(first[:j] if earlier else first):
+            differ = int(hashes(one[None])[0]) ^ int(hashes(other[None])[0])
+            if differ.bit_count() <= duplicates.MOST_BITS:
+                bits.append((differ.bit_count(), i))
+        alike = [(-details(first[i]) @ details(other), i) for _, i in sorted(bits)[: duplicates.CANDIDATES[0]]]
+        alike = sorted((value, i) for value, i in alike if value <= -duplicates.ALIKE)[: duplicates.CANDIDATES[1]]
+        result |= {(i, j) for _, i in alike}
+    return result

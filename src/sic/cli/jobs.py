@@ -15,7 +15,7 @@ from typing import IO
 
 from sic.cli.console import Talker
 from sic.errors import SicError
-from sic.machines import Machines
+from sic.machines import Machines, cores
 
 LOOK = 0.5
 """Seconds between two looks at what runs."""
@@ -210,8 +210,7 @@ def environment_of(slot: int, at_once: int) -> dict[str, str]:
         names = visible.split(",")[:number] if visible else [str(gpu) for gpu in range(number)]
         content["CUDA_VISIBLE_DEVICES"] = names[slot % len(names)]
     elif at_once > 1:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        content.setdefault("OMP_NUM_THREADS", str(max(1, cores // at_once)))
+        content.setdefault("OMP_NUM_THREADS", str(max(1, cores() // at_once)))
     return content
 
 

@@ -20,9 +20,12 @@ from sic.data.dataset import Progress, Sample, Skipped
 from sic.data.duplicates import Fingerprint, fingerprint
 from sic.data.images import Pixels, Preprocessing, UnreadableImage, read_image
 from sic.errors import SicError
+from sic.machines import cores
 
 FEW = 256
 """Images up to which starting worker processes takes longer than decoding them."""
+MOST_DECODERS = 16
+"""Processes that decode at most."""
 CACHE_LIMIT = 8 << 30
 """The most bytes of decoded pixels that are cached; larger datasets are decoded at every use."""
 
@@ -117,7 +120,7 @@ def views_or_reasons(paths: Sequence[Path], preprocessing: Preprocessing) -> Ite
 
 def readable(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
     """Files that decode, and the others with the reason."""
-    with ThreadPoolExecutor(_cores()) as pool:
+    with ThreadPoolExecutor(min(cores(), MOST_DECODERS)) as pool:
         reasons = list(pool.map(_unreadable, paths))
     good = [path for path, reason in zip(paths, reasons, strict=True) if reason is None]
     return good, [(path, reason) for path, reason in zip(paths, reasons, strict=True) if reason is not None]
@@ -133,13 +136,7 @@ def _unreadable(path: Path) -> str | None:
 
 def decoders(images: int) -> int:
     """Processes that decode so many images: one for each core, none for a few images."""
-    return _cores() if images > FEW else 0
-
-
-def _cores() -> int:
-    """That this process may use, at most 16."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(16, cores)
+    return min(cores(), MOST_DECODERS) if images > FEW else 0
 
 
 class _Fingerprints(Dataset[Fingerprint | str]):
@@ -159,9 +156,8 @@ class _Fingerprints(Dataset[Fingerprint | str]):
 def read_fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> dict[Path, Fingerprint | str]:
     """Decode every file once, in worker processes; for an unreadable file, the reason."""
     paths = list(dict.fromkeys(paths))
-    workers = min(8, os.cpu_count() or 1) if len(paths) >= 256 else 0
     found: dict[Path, Fingerprint | str] = {}
-    for path, result in zip(paths, loader(_Fingerprints(paths), workers=workers), strict=True):
+    for path, result in zip(paths, loader(_Fingerprints(paths), workers=decoders(len(paths))), strict=True):
         found[path] = result
         if progress is not None:
             progress(len(found), len(paths))
