@@ -157,6 +157,15 @@ class Run:
         return [cut.get(file.resolve()) for file in files]
 
 
+def kind_of_images(name: str) -> str:
+    """The kind of images in the name of a held-out set, for sentences about them.
+
+    >>> kind_of_images("validation images of birds")
+    'validation images'
+    """
+    return name.partition(" of ")[0]
+
+
 def held_out(data: ImageData, classes: Sequence[str], validation: Sequence[str] = ()) -> HeldOut:
     """Test images; else validation images; else all there are.
 

@@ -202,6 +202,62 @@ def test_keyboard_alone_is_enough(visit: Visit) -> None:
     assert not page.locator("#relying").is_visible()
 
 
+def test_the_start_page_introduces_the_model(visit: Visit) -> None:
+    page, model = visit.go("/"), visit.served.model
+    page.wait_for_selector("#examples-list img")
+    assert all(name in page.locator("#knows").inner_text() for name in model.classes)
+    assert f"{len(model.supports)} cases" in page.locator("#knows").inner_text()
+    assert page.locator("#quality").inner_text() == "No metrics are stored with this model."
+    page.locator("#examples-list button").first.click()
+    page.wait_for_selector(".panel")
+    assert page.locator("#truth").inner_text().startswith("Test image ")
+
+
+def test_bars_start_where_there_is_no_evidence(visit: Visit) -> None:
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    floor = 1 / (1 + np.exp(-visit.served.model.sic.bias))
+    for row in page.locator("#classes li").all():
+        left, width = row.locator(".fill").evaluate("e => [e.style.left, e.style.width].map(parseFloat)")
+        assert left == pytest.approx(100 * floor, abs=0.01)
+        probability = float(row.locator("[data-probability]").get_attribute("data-probability"))
+        assert left + width == pytest.approx(100 * probability, abs=0.01)
+
+
+def test_pictures_beside_each_other_blended_and_enlarged(visit: Visit) -> None:
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    assert page.locator(".original").is_visible()
+    page.locator("#side").click()
+    assert not page.locator(".original").is_visible()
+    page.locator("#blend").fill("30")
+    assert page.locator(".panel .stage canvas").first.evaluate("e => e.style.opacity") == "0.3"
+    drawn = "e => Array.from(e.getContext('2d').getImageData(0, 0, e.width, e.height).data)"
+    original = page.locator(".panel .stage .under").first.evaluate(drawn)
+    for opener, shown in ((".panel .enlarge", ".panel .stage canvas"), (".cases .pair", ".cases .pair canvas")):
+        page.locator(opener).first.click()
+        page.wait_for_selector("#large[open]")
+        assert page.locator("#large canvas").count() == 2
+        pictures = [one.evaluate(drawn) for one in page.locator("#large canvas").all()]
+        assert page.locator(shown).first.evaluate(drawn) in pictures
+        if opener == ".panel .enlarge":
+            assert pictures[1] == original
+        page.keyboard.press("Escape")
+        assert not page.locator("#large").is_visible()
+
+
+def test_validation_images_are_never_called_test_images(visit: Visit) -> None:
+    visit.served.tests.name = "validation images of birds"
+    for path, ready in (("/?test=0", ".panel"), ("/cases", "#plane circle")):
+        page = visit.go(path)
+        page.wait_for_selector(ready)
+        words = page.locator("body").inner_text()
+        assert "alidation image" in words and "est image" not in words.replace("latest", "")
+        page.locator(".relying").first.click()
+        page.wait_for_selector("#relying[open]")
+        assert "Which validation images rely on" in page.locator("#relying-title").inner_text()
+
+
 def test_every_control_has_a_name(visit: Visit) -> None:
     for path, ready in (("/?test=0", ".panel"), ("/cases", "#sheet button"), ("/clinic", "#class option")):
         page = visit.go(path)

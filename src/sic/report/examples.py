@@ -1,4 +1,4 @@
-"""The test images that the report shows: correct, wrong and uncertain ones, and confused classes."""
+"""The images that the report shows: correct, wrong and uncertain ones, and confused classes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ EXAMPLES = 4
 
 @dataclass(frozen=True)
 class Example:
-    """A test image and the classes to explain for it, the predicted one first."""
+    """An image and the classes to explain for it, the predicted one first."""
 
     row: int
     classes: tuple[int, ...]
@@ -121,7 +121,7 @@ def confusions(predictions: Predictions) -> list[Confusion]:
 
 @dataclass(frozen=True)
 class ExampleView:
-    """One test image."""
+    """One image."""
 
     id: str
     answer: str

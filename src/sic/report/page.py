@@ -28,6 +28,7 @@ from sic.model import Model
 from sic.predictions import Predictions
 from sic.report.classes import HeatMap, Plane, SupportCard, heat_map, plane, support_cards
 from sic.report.examples import Confusion, ConfusionView, ExampleView, confusion_view, confusions, example_view, select
+from sic.run import kind_of_images
 
 CONFUSIONS = 8
 """The most pairs of confused classes that are shown."""
@@ -93,6 +94,11 @@ class Page:
     measurements: Measurements
 
     @property
+    def kind(self) -> str:
+        """The kind of images that the predictions are for: test images, or validation images."""
+        return "images" if self.predictions is None else kind_of_images(self.predictions.name)
+
+    @property
     def multi(self) -> bool:
         return bool(self.config["task"] == "multi")
 
@@ -119,7 +125,7 @@ def gather(
     Args:
         model: The loaded model.
         folder: Its directory.
-        predictions: The predictions for test images; None for a report without test images.
+        predictions: The predictions for held-out images; None for a report without images.
         examples: How many images of each kind to explain.
         seed: For the random selection of correct predictions and for the projection.
         findings: The findings of the clinic; None if it did not run.

@@ -22,7 +22,7 @@ from sic.serve.messages import IMAGES, REFUSALS, V1, image_answer, receive, want
 
 Classes = Annotated[list[str] | None, Query(alias="class", description="Explain these classes instead of the answer.")]
 Format = Annotated[Literal["json", "png"] | None, Query(description="Instead of an Accept header.")]
-Test = Annotated[int | None, Query(description="The number of a test image, instead of an upload.")]
+Test = Annotated[int | None, Query(description="The number of a held-out image, instead of an upload.")]
 Found = list[tuple[str, Tensor, str | None]]
 """The name, the model's view and, for a test image, the true class of each image."""
 PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}}, 404: {"model": schemas.Error}}
@@ -88,7 +88,12 @@ def _add_supports(app: FastAPI, site: Site) -> None:
 def _add_tests(app: FastAPI, site: Site) -> None:
     engine, worker, embed_all = site.engine, site.worker, _background(site)
 
-    @app.get(f"{V1}/tests", tags=["test images"], response_model=schemas.TestImages, summary="List the test images")
+    @app.get(
+        f"{V1}/tests",
+        tags=["held-out images"],
+        response_model=schemas.TestImages,
+        summary="List the held-out images: test images, or validation images if there are none",
+    )
     async def listed(
         offset: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=100)] = 24,
@@ -98,15 +103,15 @@ def _add_tests(app: FastAPI, site: Site) -> None:
         embed_all()
         return await worker.run(lambda _: engine.test_page(show, offset, limit))
 
-    @app.get(f"{V1}/tests/{{number}}/image", tags=["test images"], summary="A test image as the model sees it")
+    @app.get(f"{V1}/tests/{{number}}/image", tags=["held-out images"], summary="A held-out image as the model sees it")
     def image(number: int) -> Response:  # does not use the model, so it need not wait in line
         return image_answer(png(engine.test_view(number)[1]))
 
     @app.get(
         f"{V1}/supports/{{number}}/relying",
-        tags=["test images"],
+        tags=["held-out images"],
         response_model=schemas.Relying,
-        summary="List the test images that rely on a support",
+        summary="List the held-out images that rely on a support",
     )
     async def relying(number: int) -> Any:
         embed_all()
@@ -119,7 +124,7 @@ def _add_tests(app: FastAPI, site: Site) -> None:
         summary="Similarity of the classes, and a projection of images and supports",
     )
     async def overview() -> Any:
-        """Includes the test images that have been classified so far, which goes on in the background."""
+        """Includes the held-out images that have been classified so far, which goes on in the background."""
         if engine.tests is not None:
             embed_all()
         return await worker.run(lambda _: engine.overview())
@@ -141,7 +146,7 @@ def _background(site: Site) -> Callable[[], None]:
 
     def start() -> None:
         if engine.tests is None:
-            raise Refused(404, "The test images of this model are not available.")
+            raise Refused(404, "The held-out images of this model are not available.")
         if not engine.tests.done and not tasks:
             task = asyncio.create_task(embed())
             tasks.add(task)

@@ -1,7 +1,8 @@
 """Everything that the server computes with its model, as plain data. Used by one thread at a time."""
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,11 +12,12 @@ from torch import Tensor
 from sic.data.dataset import Sample
 from sic.explain import Explanation, make_overview
 from sic.explain.picture import colour_picture, png
+from sic.explain.prose import percent
 from sic.explain.render import float32
 from sic.methods import SIC, Contributions
 from sic.model import Model
 from sic.predictions import Predictions
-from sic.run import Run
+from sic.run import Run, kind_of_images
 from sic.serve.limits import Refused
 from sic.supports import support_names
 
@@ -66,6 +68,34 @@ class HeldOutImages:
         return places, model.predictions_of(known, latents.of([sample.id for sample in known]))
 
 
+def wilson(share: float, number: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share that was measured on `number` images (Wilson's score interval)."""
+    middle, scale = share + z * z / (2 * number), 1 + z * z / number
+    half = z * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
+    return (middle - half) / scale, (middle + half) / scale
+
+
+def quality(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """How good a model is, in sentences: on its test images, or else on its validation images."""
+    split = next((split for split in ("test", "validation") if split in figures), None)
+    if split is None:
+        return []
+    values = figures[split]
+    images = int(values["images"])
+    words = []
+    if "accuracy" in values:
+        low, high = wilson(values["accuracy"], images)
+        words.append(
+            f"On {images} {split} images it answers {percent(values['similar_case'])} and finds no similar case for "
+            f"the others. Its first choice is right for {percent(values['accuracy'])} (95 % interval: {100 * low:.0f}–"
+            f"{100 * high:.0f} %)."
+        )
+    else:
+        words.append(f"On {images} {split} images, its mean average precision is {values['map']:.2f}.")
+    note = values.get("note")
+    return [{"text": words[0], "caution": False}, *([{"text": f"{note}.", "caution": True}] if note else [])]
+
+
 class Engine:
     """A loaded model and, if they are available, its test images."""
 
@@ -96,9 +126,16 @@ class Engine:
             "temperature": config.temperature,
             "supports": len(self.model.supports),
             "figures": config.figures,
+            "quality": quality(config.figures),
+            "floor": 1 / (1 + math.exp(-self.classifier.bias)) if self.classifier.loss == "bce" else 0.0,
             "tests": None
             if self.tests is None
-            else {"name": self.tests.name, "caution": self.tests.caution, "images": len(self.tests.samples)},
+            else {
+                "name": self.tests.name,
+                "kind": kind_of_images(self.tests.name),
+                "caution": self.tests.caution,
+                "images": len(self.tests.samples),
+            },
         }
 
     def predict(self, names: Sequence[str], views: Sequence[Tensor]) -> list[dict[str, Any]]:
@@ -187,7 +224,7 @@ class Engine:
     def test_view(self, place: int) -> tuple[str, Tensor, list[str]]:
         """Id, view and true classes of a test image."""
         if self.tests is None or not 0 <= place < len(self.tests.samples):
-            raise Refused(404, f"There is no test image {place}.")
+            raise Refused(404, f"There is no held-out image {place}.")
         sample = self.tests.samples[place]
         return sample.id, self.model.tensor(sample.path), [self.model.classes[label] for label in sample.labels]
 
@@ -237,7 +274,7 @@ class Engine:
         """The test images embedded so far that rely on a support (`Predictions.relying_on`)."""
         self.support(index)
         if self.tests is None:
-            raise Refused(404, "The test images of this model are not available.")
+            raise Refused(404, "The held-out images of this model are not available.")
         known, predictions = self.tests.predictions(self.model)
         found = predictions.relying_on(index)
         entries = self.test_list([known[one.row] for one in found[:RELYING]])

@@ -76,7 +76,7 @@ class Explanation(BaseModel):
     nearest: str = Field(examples=["bird 2"])
     probabilities: dict[str, float]
     bias: float = Field(examples=[-2.4])
-    truth: str | None = Field(description="The true class, for test images.")
+    truth: str | None = Field(description="The true class of a held-out image.")
     text: str = Field(description="The explanation in words.")
     residual: float = Field(description="The largest residual of the classes.", examples=[4e-7])
     size: list[int] = Field(description="H and W of the maps.", examples=[[96, 96]])
@@ -108,11 +108,11 @@ class Overview(BaseModel):
     classes: list[str]
     temperature: float
     bias: float
-    images: int = Field(description="The number of test images embedded so far.")
+    images: int = Field(description="The number of held-out images embedded so far.")
     supports: list[Support]
     support_similarity: list[list[float | None]] = Field(description="C×C, mean similarity of the classes' supports.")
     image_similarity: list[list[float | None]] | None = Field(
-        description="C×C, mean similarity of test images of the row's class to the column's supports."
+        description="C×C, mean similarity of held-out images of the row's class to the column's supports."
     )
     support_silhouette: dict[str, Any] | None
     image_silhouette: dict[str, Any] | None
@@ -142,7 +142,7 @@ class RelyingImage(TestImage):
 
 
 class Relying(Support):
-    looked_at: int = Field(description="The number of test images classified so far.")
+    looked_at: int = Field(description="The number of held-out images classified so far.")
     of: int
     answers: int = Field(description="The number of images that are answered with this class.")
     needed: int = Field(description="The number of them whose answer would change without this support.")
@@ -157,10 +157,14 @@ class Description(BaseModel):
     fit: str = Field(examples=["squash"])
     backbone: str = Field(examples=["resnet_small"])
     bias: float = Field(examples=[-2.4])
+    floor: float = Field(description="The probability of a class without any evidence.", examples=[0.083])
     temperature: float = Field(examples=[1.0])
     supports: int = Field(examples=[36])
     figures: dict[str, Any] = Field(description="Metrics on images that it was not trained on.")
-    tests: dict[str, Any] | None = Field(description="The available test images; null if there are none.")
+    quality: list[dict[str, Any]] = Field(description="The same in sentences: `text`, and whether it is a `caution`.")
+    tests: dict[str, Any] | None = Field(
+        description="The held-out images: `name`, `kind` (test or validation images), `caution` and their number."
+    )
 
 
 class EditRequest(BaseModel):

@@ -1,7 +1,8 @@
 // The page that shows all cases, how alike the classes are, and where images and cases lie.
 
 import { get, getBytes, model } from "/static/api.js";
-import { byId, fail, make, percent, short } from "/static/elements.js";
+import { byId, fail, make, qualityWords, short } from "/static/elements.js";
+import { enlarge } from "/static/enlarge.js";
 import { drawPixels, drawSigned, pixels, prepare, scaleEnd } from "/static/maps.js";
 import { openRelying } from "/static/tests.js";
 
@@ -14,24 +15,21 @@ const redraw = [];  // of the cases that are in view
 
 const openTest = (entry) => { location.href = `/?test=${entry.test}`; };
 
-function figures() {
-  const test = described.figures.test ?? described.figures.validation;
-  if (!test) return;
-  const on = described.figures.test ? "test" : "validation";
-  byId("figures").textContent = test.accuracy !== undefined
-    ? `On ${test.images} ${on} images, ${percent(test.accuracy)} of the answers are right.`
-    : `On ${test.images} ${on} images, the mean average precision is ${percent(test.map)}.`;
-}
+const images = (number) => `${number} ${number === 1 ? described.tests.kind.replace(/s$/, "") : described.tests.kind}`;
 
 /** One case; its map is asked for when it comes into view. */
 function card(one) {
   const picture = make("canvas", { "aria-hidden": "true" });
-  const button = make("button", { type: "button", title: one.source, "data-support": one.support },
-    one.shown ? make("span", { className: "pair" }, make("img", { src: `/api/v1/supports/${one.support}/image`, alt: one.name, loading: "lazy" }), picture)
-      : make("span", { textContent: "(its image was not kept) " }),
-    make("strong", { textContent: one.name }), make("span", { className: "soft", textContent: short(one.source) }));
-  if (described.tests) button.addEventListener("click", () => openRelying(one, openTest));
-  else button.disabled = true;
+  const image = make("img", { src: `/api/v1/supports/${one.support}/image`, alt: `${one.name}: training image`, loading: "lazy" });
+  const shown = one.shown
+    ? make("button", { type: "button", className: "pair", title: "Enlarge", "aria-label": `Enlarge ${one.name}`, "data-support": one.support }, image, picture)
+    : make("span", { className: "soft", textContent: "(its image was not kept)" });
+  if (one.shown) shown.addEventListener("click", () => enlarge(one.name, [[`Training image ${one.source}`, image], ["What the model remembers of it", picture]]));
+  const relying = described.tests
+    ? make("button", { type: "button", className: "relying", textContent: "Who relies on it?", "aria-label": `Which ${described.tests.kind} rely on ${one.name}?` })
+    : null;
+  relying?.addEventListener("click", () => openRelying(one, described.tests.kind, openTest));
+  const box = make("li", {}, shown, make("strong", { textContent: one.name }), make("span", { className: "soft", textContent: short(one.source), title: one.source }), relying);
   if (one.shown) {
     const draw = async () => {
       if (mode === "colours") {
@@ -46,9 +44,9 @@ function card(one) {
       observer.disconnect();
       redraw.push(draw);
       draw().catch(fail);
-    }).observe(button);
+    }).observe(box);
   }
-  return make("li", {}, button);
+  return box;
 }
 
 function sheet(supports) {
@@ -121,34 +119,34 @@ function plane(overview) {
     mark.setAttribute("class", isCase ? "case" : "image");
     mark.dataset.labels = JSON.stringify(point.labels);
     const title = document.createElementNS(SVG, "title");
-    title.textContent = `${isCase ? `Case ${overview.supports[point.support].name}` : `Test image of ${point.labels.map((label) => overview.classes[label]).join(", ") || "none of the classes"}`}: ${point.id}`;
+    title.textContent = `${isCase ? `Case ${overview.supports[point.support].name}` : `${described.tests.kind.replace(/s$/, "")} of ${point.labels.map((label) => overview.classes[label]).join(", ") || "none of the classes"}`}: ${point.id}`;
     mark.append(title);
     return mark;
   }));
-  const images = points.length - overview.supports.length;
-  byId("plane-count").textContent = `${overview.supports.length} cases` + (images ? ` and ${images} test images` : "") + `, placed by ${{ tsne: "t-SNE", pca: "principal components" }[overview.projection.method] ?? overview.projection.method}.`;
+  const number = points.length - overview.supports.length;
+  byId("plane-count").textContent = `${overview.supports.length} cases` + (number ? ` and ${images(number)}` : "") + `, placed by ${{ tsne: "t-SNE", pca: "principal components" }[overview.projection.method] ?? overview.projection.method}.`;
   highlight();
 }
 
 function highlight() {
   const label = Number(byId("plane-class").value);
-  let cases = 0, images = 0;
+  let cases = 0, others = 0;
   for (const mark of byId("plane").children) {
     const chosen = JSON.parse(mark.dataset.labels).includes(label);
     mark.classList.toggle("chosen", chosen);
-    if (chosen) mark.classList.contains("case") ? cases++ : images++;
+    if (chosen) mark.classList.contains("case") ? cases++ : others++;
   }
-  byId("plane-words").textContent = label < 0 ? "" : `${cases} cases${images ? ` and ${images} test images` : ""} in red`;
+  byId("plane-words").textContent = label < 0 ? "" : `${cases} cases${others ? ` and ${images(others)}` : ""} in red`;
 }
 
 function show(overview) {
   const kinds = [["supports", "cases with cases", overview.support_similarity]];
-  if (overview.image_similarity) kinds.unshift(["images", "test images with cases", overview.image_similarity]);
+  if (overview.image_similarity) kinds.unshift(["images", `${described.tests.kind} with cases`, overview.image_similarity]);
   byId("alike-what").replaceChildren(...kinds.map(([value, text]) => make("option", { value, textContent: text })));
   const draw = () => {
     const [kind, , matrix] = kinds.find(([value]) => value === byId("alike-what").value);
     byId("alike-words").textContent = kind === "images"
-      ? "Each row: test images of one class. Each column: how similar they are, on average, to the cases of a class. High numbers off the framed diagonal are classes that are easily confused."
+      ? `Each row: ${described.tests.kind} of one class. Each column: how similar they are, on average, to the cases of a class. High numbers off the framed diagonal are classes that are easily confused.`
       : "How similar the cases of two classes are, on average. High numbers off the framed diagonal are classes that are easily confused.";
     alike(matrix, overview.classes, kind === "images" ? "images of ↓ like →" : "");
   };
@@ -168,7 +166,7 @@ byId("plane-class").addEventListener("change", highlight);
 
 try {
   described = await model();
-  figures();
+  byId("figures").replaceChildren(...qualityWords(described));
   byId("plane-class").append(make("option", { value: "-1", textContent: "no class" }), ...described.classes.map((name, label) => make("option", { value: String(label), textContent: name })));
   sheet((await get("/api/v1/supports")).supports);
   for (;;) {
@@ -179,7 +177,7 @@ try {
     do {
       await new Promise((resolve) => setTimeout(resolve, 1000));
       progress = await get("/api/v1/tests?limit=1");
-      byId("plane-count").textContent = `The model has looked at ${progress.looked_at} of ${progress.of} test images so far.`;
+      byId("plane-count").textContent = `The model has looked at ${progress.looked_at} of ${progress.of} ${described.tests.kind} so far.`;
     } while (progress.looked_at < progress.of);
     if (overview.images === (await get("/api/v1/overview")).images) { show(overview); break; }
   }

@@ -73,7 +73,7 @@ function supports() {
         action("Take out …", () => preview({ action: "drop", ...edit }, `Take out ${one.name} (${one.source})?`), { disabled: own.length === 1 }),
         action("Replace …", () => pick(one)),
         action(one.pinned ? "Do not keep" : "Keep for good", () => apply({ action: one.pinned ? "unpin" : "pin", ...edit }, null)),
-        described.tests ? action("Which images rely on it?", () => openRelying({ support: one.index, name: one.name }, openTest)) : null));
+        described.tests ? action("Which images rely on it?", () => openRelying({ support: one.index, name: one.name }, described.tests.kind, openTest)) : null));
   }));
 }
 

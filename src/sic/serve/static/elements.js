@@ -15,10 +15,10 @@ export function make(tag, properties = {}, ...children) {
 
 /** A share in percent, rounded, but never to 0 %, 100 % or (from below) 50 %. */
 export function percent(share) {
-  if (share >= 0.495 && share < 0.5) return "just under 50 %";
-  if (share > 0 && share < 0.005) return "under 1 %";
-  if (share >= 0.995 && share < 1) return "over 99 %";
-  return `${Math.round(100 * share)} %`;
+  if (share >= 0.495 && share < 0.5) return "just under 50\u00a0%";
+  if (share > 0 && share < 0.005) return "under 1\u00a0%";
+  if (share >= 0.995 && share < 1) return "over 99\u00a0%";
+  return `${Math.round(100 * share)}\u00a0%`;
 }
 
 export const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
@@ -37,7 +37,13 @@ export const short = (id) => id.replace(/.*\//, "");
 /** What an image shows in truth; several answers may be right. */
 export const truthWords = (names) => (names.length > 3 ? `any of ${names.length} classes` : names.join(", ") || "none of the classes");
 
-/** A button with a test image, its truth and the answer to it. */
+/** How good the model is, as the server says it; sentences that limit it are soft. */
+export function qualityWords({ quality }) {
+  if (!quality.length) return [make("span", { className: "soft", textContent: "No metrics are stored with this model." })];
+  return quality.flatMap(({ text, caution }) => [make("span", { className: caution ? "soft" : "", textContent: text }), " "]);
+}
+
+/** A button with a held-out image, its truth and the answer to it. */
 export function testButton(entry, extra, chosen) {
   const verdict = entry.right === null || entry.right === undefined ? null
     : entry.right ? make("span", { className: "right", textContent: "✓ right" })

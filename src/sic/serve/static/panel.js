@@ -2,6 +2,7 @@
 
 import { getBytes } from "/static/api.js";
 import { make, percent, signed } from "/static/elements.js";
+import { enlarge } from "/static/enlarge.js";
 import { drawPixels, drawScale, drawSigned, floats, inside, pixels, prepare, scaleEnd } from "/static/maps.js";
 import { stage } from "/static/region.js";
 
@@ -53,17 +54,21 @@ function steps(explained, bias) {
 }
 
 /** One case: its image, what the model remembers of it, what it adds, and how much of that comes from the region. */
-function caseCard(one, size, relying) {
+function caseCard(one, { size, relying, kind }) {
   let latest;
   const share = make("span", {});
   const bar = make("div", { className: "share-bar", "aria-hidden": "true" }, share);
   const from = make("span", { className: "region number" });
   const picture = make("canvas", { role: "img", "aria-label": `What the model remembers of ${one.name}` });
+  const image = make("img", { src: `/api/v1/supports/${one.support}/image`, alt: `${one.name}: training image ${one.source}` });
   const shown = one.shown
-    ? make("div", { className: "pair" }, make("img", { src: `/api/v1/supports/${one.support}/image`, alt: `${one.name}: training image ${one.source}` }), picture)
+    ? make("button", { type: "button", className: "pair", title: "Enlarge", "aria-label": `Enlarge ${one.name}` }, image, picture)
     : make("p", { className: "missing", textContent: "Its image was not kept with the model." });
+  if (one.shown) {
+    shown.addEventListener("click", () => enlarge(`${one.name} adds ${signed(one.evidence)}`, [[`Training image ${one.source}`, image], ["What the model remembers of it", picture]]));
+  }
   const button = relying
-    ? make("button", { type: "button", textContent: "Which test images rely on this?", "aria-label": `Which test images rely on ${one.name}, ${one.source}?` })
+    ? make("button", { type: "button", className: "relying", textContent: `Which ${kind} rely on this?`, "aria-label": `Which ${kind} rely on ${one.name}, ${one.source}?` })
     : null;
   button?.addEventListener("click", () => relying(one));
   const box = make("li", { "data-support": one.support }, shown,
@@ -97,31 +102,42 @@ function caseCard(one, size, relying) {
 
 const part = (value, whole) => (Math.abs(whole) < 0.005 ? "hardly any" : percent(Math.max(0, value / whole)));
 
-/** The panel of a class; `relying` opens the list of test images that rely on a case, where there are test images. */
+/** The panel of a class; `context.relying` opens the list of images that rely on a case, if there are any. */
 export function panel(explained, context) {
-  const { region, size, bias, touch, relying, signal } = context;
-  const { box: place, canvas } = stage(region, `The image, with what speaks for and against ${explained.name}`, touch, signal);
+  const { region, image, bias, touch, signal } = context;
+  const { box: place, canvas, under } = stage(region, `The image, with the evidence for and against ${explained.name}`, touch, signal);
+  const { box: beside, canvas: original } = stage(region, "The image as the model sees it", touch, signal);
+  beside.tabIndex = -1;  // the keyboard moves the same circle in the other picture
+  drawPixels(under, image);
+  drawPixels(original, image);
   const scale = legend();
+  const caption = make("span", {});
+  const larger = make("button", { type: "button", className: "enlarge", textContent: "Enlarge", "aria-label": `Enlarge the pictures of ${explained.name}` });
+  larger.addEventListener("click", () => enlarge(`${explained.name}: ${percent(explained.probability)}`, [[caption.textContent, canvas], ["The image as the model sees it", original]]));
   const whole = make("p", { className: "region" });
-  const cases = explained.cases.map((one) => caseCard(one, size, relying));
+  const cases = explained.cases.map((one) => caseCard(one, context));
   const box = make("article", { className: "panel", "aria-label": explained.name, "data-class": explained.name },
     make("h2", { textContent: `Why ${explained.name}: ${percent(explained.probability)}` }),
-    make("div", { className: "body" },
-      make("div", {}, place, scale.box, whole),
-      make("div", {}, make("h3", { textContent: "The score is a sum" }), ...steps(explained, bias).filter(Boolean),
-        make("h3", { textContent: "The cases: training images of this class, and what the model remembers of them" }),
-        make("ul", { className: "cases" }, ...cases.map((one) => one.box)))));
+    make("div", { className: "pictures" },
+      make("figure", {}, place, make("figcaption", {}, caption, larger)),
+      make("figure", { className: "original" }, beside, make("figcaption", { textContent: "The image as the model sees it" }))),
+    scale.box, whole,
+    make("h3", { textContent: "The score is a sum" }), ...steps(explained, bias).filter(Boolean),
+    make("h3", { textContent: "The cases: training images of this class, and what the model remembers of them" }),
+    make("ul", { className: "cases" }, ...cases.map((one) => one.box)));
 
   return {
     box,
-    place,
     explained,
-    draw(mode, limit, image) {
+    /** How much of the evidence covers the image, from 0 to 1. */
+    blend(share) { canvas.style.opacity = share; },
+    draw(mode, limit) {
+      caption.textContent = mode === "signed" ? `Evidence for (red) and against (blue) ${explained.name}` : "What the model recognised";
       scale.box.hidden = mode !== "signed";
       scale.low.textContent = `−${limit.toPrecision(2)}`;
       scale.high.textContent = `+${limit.toPrecision(2)}`;
       if (mode === "signed") drawSigned(canvas, explained.ready, limit, image);
-      else drawPixels(canvas, mode === "image" ? image : explained.colours);
+      else drawPixels(canvas, explained.colours);
       return Promise.all(cases.map((one) => one.draw(mode)));
     },
     /** Show what comes from inside the mask, and say it. */

@@ -57,16 +57,17 @@ export class Region extends EventTarget {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** A canvas to draw a map on, over which the region can be moved and marked, until `signal`; `touch()` says whether
- * fingers mark. */
+/** A canvas to draw a map on, and one under it for blending. The region can be moved and marked over it, until `signal`;
+ * `touch()` says whether fingers mark. */
 export function stage(region, label, touch, signal) {
   const canvas = make("canvas", { "aria-hidden": "true" });
+  const under = make("canvas", { "aria-hidden": "true", className: "under" });
   const shade = make("canvas", { "aria-hidden": "true", width: region.width, height: region.height });
   const outline = document.createElementNS(SVG, "svg");
   outline.setAttribute("viewBox", `0 0 ${region.width} ${region.height}`);
   const circles = [0, 1].map(() => outline.appendChild(document.createElementNS(SVG, "circle")));
   const box = make("div", { className: "stage", tabIndex: 0, role: "application", "aria-label": label, "aria-describedby": "how" },
-    canvas, shade, outline);
+    canvas, under, shade, outline);
 
   const update = () => {
     outline.classList.toggle("visually-hidden", !region.at);
@@ -127,5 +128,5 @@ export function stage(region, label, touch, signal) {
     else return;
     event.preventDefault();
   });
-  return { box, canvas };
+  return { box, canvas, under };
 }

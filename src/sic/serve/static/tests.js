@@ -1,4 +1,4 @@
-// Browsing the test images, and those that rely on a case.
+// Browsing the held-out images (test images, or validation images), and those that rely on a case.
 
 import { get } from "/static/api.js";
 import { byId, fail, make, signed, testButton } from "/static/elements.js";
@@ -41,18 +41,18 @@ export function startTests(tests, chosen) {
   byId("tests-on").addEventListener("click", () => { offset += PAGE; list(); });
 }
 
-/** The dialog "which test images rely on this?" for a support { support, name }. */
-export async function openRelying(one, chosen) {
+/** The dialog "which images rely on this?" for a support { support, name }; `kind`: test images, or validation images. */
+export async function openRelying(one, kind, chosen) {
   const dialog = byId("relying"), body = byId("relying-body");
-  byId("relying-title").textContent = `Which test images rely on ${one.name}?`;
+  byId("relying-title").textContent = `Which ${kind} rely on ${one.name}?`;
   byId("relying-close").onclick = () => dialog.close();
   body.replaceChildren(make("p", { textContent: "Looking …", role: "status" }));
   dialog.showModal();
   try {
     while (dialog.open) {
       const found = await get(`/api/v1/supports/${one.support}/relying`);
-      const far = found.looked_at < found.of ? `${found.looked_at} of ${found.of} test images are classified so far. ` : "";
-      const images = (number) => (number === 1 ? "1 test image is" : `${number} test images are`);
+      const far = found.looked_at < found.of ? `${found.looked_at} of ${found.of} ${kind} are classified so far. ` : "";
+      const images = (number) => (number === 1 ? `1 ${kind.replace(/s$/, "")} is` : `${number} ${kind} are`);
       const summary = `${far}${images(found.answers)} answered with ${found.label}, the class of this case. ` +
         (found.needed ? `${found.needed} of them would get another answer without it.` : "None of them depends on this case alone.");
       const list = found.images.map((entry) => testButton(entry,

@@ -1,14 +1,16 @@
 // The page that shows one image, its answer and the reasons.
 
 import { explain, get, model, share } from "/static/api.js";
-import { byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
-import { drawPixels, pixels, scaleEnd } from "/static/maps.js";
+import { byId, clearMessage, fail, make, percent, qualityWords, truthWords } from "/static/elements.js";
+import { pixels, scaleEnd } from "/static/maps.js";
 import { decode, difference, panel } from "/static/panel.js";
 import { Region } from "/static/region.js";
 import { openRelying, startTests } from "/static/tests.js";
 
-const FEW = 8;  // classes shown before "more"
-const MOST = 4;  // classes shown at once
+const narrow = matchMedia("(max-width: 50rem)").matches;
+const FEW = narrow ? 3 : 8;  // classes listed before "more"
+const MOST = 4;  // classes explained at once
+const EXAMPLES = narrow ? 3 : 6;
 
 let described;
 let current = null;  // { source, answer, image, region, classes: Map, shown: [names], panels, between }
@@ -37,8 +39,8 @@ async function look(source) {
     byId("radius").max = Math.round(answer.size[1] / 2);
     byId("radius").value = region.radius;
     byId("result").hidden = false;
+    document.body.classList.add("answered");
     tell();
-    drawPixels(byId("picture"), image);
     await show();
     byId("result").focus({ preventScroll: false });
     byId("result").scrollIntoView({ block: "start" });
@@ -67,7 +69,8 @@ function tell() {
     const right = described.task === "multi"
       ? answer.labels.length === source.truth.length && answer.labels.every((name) => source.truth.includes(name))
       : source.truth.includes(answer.labels[0]);
-    byId("truth").textContent = `Test image ${answer.name}. True class: ${truthWords(source.truth)}.${answer.similar_case ? ` The answer is ${right ? "right" : "wrong"}.` : ""}`;
+    const kind = described.tests.kind.replace(/s$/, "");
+    byId("truth").textContent = `${kind[0].toUpperCase()}${kind.slice(1)} ${answer.name}. True class: ${truthWords(source.truth)}.${answer.similar_case ? ` The answer is ${right ? "right" : "wrong"}.` : ""}`;
   }
   byId("text").textContent = answer.text;
 }
@@ -82,9 +85,13 @@ function listClasses() {
     const button = make("button", { type: "button", textContent: name, "data-name": name, "aria-pressed": String(shown.includes(name)) });
     button.addEventListener("click", () => choose([name], `[data-name="${CSS.escape(name)}"]`));
     const fill = make("span", { className: probability >= 0.5 ? "fill yes" : "fill" });
-    fill.style.width = `${100 * probability}%`;
-    return make("li", {}, box, button, make("span", { className: "track", "aria-hidden": "true" }, fill, make("span", { className: "half" })),
-      make("span", { className: "number", textContent: percent(probability), "data-probability": probability }));
+    const from = Math.min(described.floor, probability);  // no evidence, no bar
+    fill.style.left = `${100 * from}%`;
+    fill.style.width = `${100 * (probability - from)}%`;
+    const floor = make("span", { className: "floor" });
+    floor.style.width = `${100 * described.floor}%`;
+    return make("li", {}, box, button, make("span", { className: "track", "aria-hidden": "true" }, floor, fill, make("span", { className: "half" })),
+      make("span", { className: probability - described.floor < 0.005 ? "number none" : "number", textContent: percent(probability), "data-probability": probability }));
   }));
   byId("more").hidden = ranked.length <= visible.length;
   byId("more").textContent = `Show all ${ranked.length} classes`;
@@ -118,10 +125,11 @@ async function show() {
   const { answer, classes, shown, region, image } = current;
   current.gone?.abort();  // what was shown before need not follow the pointer any more
   current.gone = new AbortController();
-  const context = { signal: current.gone.signal, region, image, size: answer.size, bias: answer.bias, touch, relying: described.tests ? relying : null };
+  const context = { signal: current.gone.signal, region, image, size: answer.size, bias: answer.bias, touch, relying: described.tests ? relying : null, kind: described.tests?.kind };
   current.panels = shown.map((name) => panel(classes.get(name), context));
   byId("panels").replaceChildren(...current.panels.map((one) => one.box));
-  byId("panels").className = shown.length > 1 ? "two" : "";
+  byId("panels").classList.toggle("two", shown.length > 1);
+  beside();
   current.between = shown.length === 2 ? difference(classes.get(shown[0]), classes.get(shown[1]), context) : null;
   byId("difference").hidden = !current.between;
   byId("difference").replaceChildren(...(current.between ? [current.between.box] : []));
@@ -132,7 +140,17 @@ async function show() {
 /** Classes beside each other share one colour scale. */
 async function draw() {
   const end = scaleEnd(...current.panels.map((one) => one.explained.ready));
-  await Promise.all(current.panels.map((one) => one.draw(mode, end, current.image)));
+  blend();
+  await Promise.all(current.panels.map((one) => one.draw(mode, end)));
+}
+
+const blend = () => current?.panels.forEach((one) => one.blend(byId("blend").value / 100));
+
+/** The image stands beside the evidence if there is room: not with two classes, which are compared instead. */
+function beside() {
+  const two = current?.shown.length > 1;
+  byId("side").disabled = two;
+  byId("panels").classList.toggle("side", !two && byId("side").getAttribute("aria-pressed") === "true");
 }
 
 let speaking;
@@ -147,7 +165,7 @@ function sums() {
   speaking = setTimeout(() => { byId("region-words").textContent = words; }, 500);
 }
 
-const relying = (one) => openRelying(one, (entry) => look({ test: entry.test, truth: entry.truth }));
+const relying = (one) => openRelying(one, described.tests.kind, (entry) => look({ test: entry.test, truth: entry.truth }));
 
 /** Files from a dialog, a drop or the clipboard. */
 function take(files) {
@@ -193,6 +211,12 @@ for (const button of byId("modes").querySelectorAll("button")) {
 byId("radius").addEventListener("input", (event) => current?.region.resize(Number(event.target.value)));
 byId("clear").addEventListener("click", () => current?.region.clear());
 byId("share").addEventListener("click", save);
+byId("blend").addEventListener("input", blend);
+byId("side").addEventListener("click", (event) => {
+  const pressed = event.currentTarget.getAttribute("aria-pressed") === "true";
+  event.currentTarget.setAttribute("aria-pressed", String(!pressed));
+  beside();
+});
 byId("paint").addEventListener("click", (event) => {
   const on = !touch();
   event.currentTarget.setAttribute("aria-pressed", String(on));
@@ -200,14 +224,42 @@ byId("paint").addEventListener("click", (event) => {
 });
 byId("more").addEventListener("click", () => { everyClass = true; listClasses(); });
 
+/** What the model knows, how good it is, and images to begin with. */
+function introduce() {
+  const { classes, supports, tests } = described;
+  const named = classes.slice(0, 12).join(", ") + (classes.length > 12 ? ` and ${classes.length - 12} more` : "");
+  byId("knows").replaceChildren(`${classes.length} classes: ${named}. It compares every image with `,
+    make("a", { href: "/cases", textContent: `${supports} cases` }), ".");
+  byId("quality").replaceChildren(...qualityWords(described));
+  byId("classes-words").textContent = "Each class is judged by itself: 50 % or more is a yes" +
+    (described.floor ? `, and ${percent(described.floor)} means no evidence at all (bars start there)` : "") +
+    ". Choose a class to see its reasons; tick another one to compare.";
+  byId("measure").open = !narrow;
+  if (!tests) return;
+  const number = Math.min(EXAMPLES, tests.images);
+  const places = Array.from({ length: number }, (_, i) => Math.floor(((i + 0.5) * tests.images) / number));
+  const one = tests.kind.replace(/s$/, "");
+  byId("examples").hidden = false;
+  byId("examples-words").textContent = `From the ${tests.name}.`;
+  byId("examples-list").replaceChildren(...places.map((place, i) => {
+    const button = make("button", { type: "button", "aria-label": `Example ${i + 1}, a ${one}` }, make("img", { src: `/api/v1/tests/${place}/image`, alt: "" }));
+    button.addEventListener("click", () => open(place).catch(fail));
+    return make("li", {}, button);
+  }));
+}
+
+/** Look at a held-out image by its number. */
+async function open(place) {
+  const [entry] = (await get(`/api/v1/tests?offset=${place}&limit=1`)).images;
+  if (entry) await look({ test: entry.test, truth: entry.truth });
+}
+
 try {
   described = await model();
+  introduce();
   if (described.tests) startTests(described.tests, (entry) => look({ test: entry.test, truth: entry.truth }));
   const wanted = new URLSearchParams(location.search).get("test");
-  if (wanted !== null && /^\d+$/.test(wanted)) {
-    const [entry] = (await get(`/api/v1/tests?offset=${wanted}&limit=1`)).images;
-    if (entry) look({ test: entry.test, truth: entry.truth });
-  }
+  if (wanted !== null && /^\d+$/.test(wanted)) await open(wanted);
 } catch (error) {
   fail(error);
 }
