@@ -81,16 +81,20 @@ class Headline:
     """The share of right answers of a model that always gives it."""
 
     @property
-    def sentence(self) -> str:
-        """All figures in words."""
+    def lines(self) -> list[str]:
+        """The figures in words, one by one."""
         count = self.answered.images
         parts = [f"Answers {self.answered.percent} of {count} images (95 % interval {self.answered.range})"]
         if self.answered.count:
             parts.append(
                 f"{self.right.percent} of these answers are right ({self.right.range}, {self.right.images} images)"
             )
-        parts.append(f"{self.right_of_all.percent} of all images are answered correctly ({self.right_of_all.range})")
-        return f"{'; '.join(parts)}. {self.compare}"
+        return [*parts, f"{self.right_of_all.percent} of all images are answered correctly ({self.right_of_all.range})"]
+
+    @property
+    def sentence(self) -> str:
+        """All figures in words."""
+        return f"{'; '.join(self.lines)}. {self.compare}"
 
     @property
     def compare(self) -> str:
@@ -114,6 +118,22 @@ class Headline:
             Part(found[name]["count"], found[name]["images"]) for name in ("answered", "right", "right_of_all")
         )
         return cls(answered, right, of_all, found["chance"], found["commonest"], found["commonest_share"])
+
+
+def quality_lines(figures: Mapping[str, Any]) -> list[str]:
+    """How good a model is on some images, in words; for models of earlier versions, only their main metric.
+
+    >>> quality_lines({"accuracy": 0.75, "images": 40, "similar_case": 0.5})
+    ['Its first choice is right for 75 % of 40 images (95 % interval 60–86 %).', 'It answers 50 % of them.']
+    """
+    found, images = Headline.of(figures), figures["images"]
+    if found is not None:
+        return [*(f"{line}." for line in found.lines), found.compare]
+    if "accuracy" in figures:
+        right = Part(round(figures["accuracy"] * images), images)
+        first = f"Its first choice is right for {right.percent} of {images} images (95 % interval {right.range})."
+        return [first, f"It answers {_percent(figures['similar_case'], images)} of them."]
+    return [f"The mean average precision is {figures['map']:.2f} on {images} images."]
 
 
 def _percent(share: float, images: int) -> str:

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from sic.card import model_card
+from sic.evaluate.headline import quality_lines
 from sic.evaluate.metrics import ACCURACY
 from sic.explain.html import environment, points
 from sic.explain.prose import TOO_MUCH_NEGATIVE
@@ -44,6 +45,7 @@ def render(page: Page) -> str:
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         lead=_lead(page),
         contents=_contents(page),
+        headline=[] if page.predictions is None else quality_lines(page.predictions.quality),
         figures=[] if page.predictions is None else _figures(page.predictions.quality),
         recorded=_recorded(page.config["figures"]),
         card=_card(page.config),
@@ -72,18 +74,13 @@ def _recorded(figures: dict[str, Any]) -> list[tuple[str, str | None, dict[str, 
 
 
 def _lead(page: Page) -> str:
-    """The model in two sentences."""
+    """The model in a sentence or two."""
     classes, supports = len(page.overview.classes), len(page.supports)
     what = "finds the classes" if page.multi else "predicts the class"
     sentence = f"The model {what} of an image ({classes} classes) by comparing it with {supports} training images."
     if page.predictions is None:
         return sentence
-    figures, images = page.predictions.quality, len(page.predictions.samples)
-    if page.multi:
-        done = f"{100 * figures['per_label_accuracy']:.1f} % of its yes-or-no decisions are correct"
-    else:
-        done = f"{100 * figures['accuracy']:.1f} % of its predictions are correct"
-    return f"{sentence} On {images} {page.predictions.name}, {done}."
+    return f"{sentence} How good it is on {page.predictions.name}:"
 
 
 def _card(config: dict[str, Any]) -> "list[Markup]":

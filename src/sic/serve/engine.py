@@ -10,9 +10,9 @@ from PIL import Image
 from torch import Tensor
 
 from sic.data.dataset import Sample
+from sic.evaluate.headline import quality_lines
 from sic.explain import Explanation, make_overview
 from sic.explain.picture import colour_picture, png
-from sic.explain.prose import percent
 from sic.explain.render import float32
 from sic.methods import SIC, Contributions
 from sic.model import Model
@@ -68,32 +68,14 @@ class HeldOutImages:
         return places, model.predictions_of(known, latents.of([sample.id for sample in known]))
 
 
-def wilson(share: float, number: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a share that was measured on `number` images (Wilson's score interval)."""
-    middle, scale = share + z * z / (2 * number), 1 + z * z / number
-    half = z * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
-    return (middle - half) / scale, (middle + half) / scale
-
-
-def quality(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """How good a model is, in sentences: on its test images, or else on its validation images."""
+def quality(figures: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How good a model is on its test images, or else on its validation images, in words; None if it is not known."""
     split = next((split for split in ("test", "validation") if split in figures), None)
     if split is None:
-        return []
-    values = figures[split]
-    images = int(values["images"])
-    words = []
-    if "accuracy" in values:
-        low, high = wilson(values["accuracy"], images)
-        words.append(
-            f"On {images} {split} images it answers {percent(values['similar_case'])} and finds no similar case for "
-            f"the others. Its first choice is right for {percent(values['accuracy'])} (95 % interval: {100 * low:.0f}–"
-            f"{100 * high:.0f} %)."
-        )
-    else:
-        words.append(f"On {images} {split} images, its mean average precision is {values['map']:.2f}.")
-    note = values.get("note")
-    return [{"text": words[0], "caution": False}, *([{"text": f"{note}.", "caution": True}] if note else [])]
+        return None
+    note = figures[split].get("note")
+    caution = f"{note[0].upper()}{note[1:]}: expect less on new ones." if note else None
+    return {"kind": f"{split} images", "lines": quality_lines(figures[split]), "caution": caution}
 
 
 class Engine:

@@ -161,7 +161,7 @@ class Description(BaseModel):
     temperature: float = Field(examples=[1.0])
     supports: int = Field(examples=[36])
     figures: dict[str, Any] = Field(description="Metrics on images that it was not trained on.")
-    quality: list[dict[str, Any]] = Field(description="The same in sentences: `text`, and whether it is a `caution`.")
+    quality: dict[str, Any] | None = Field(description="The same in words: `kind` of images, `lines`, `caution`.")
     tests: dict[str, Any] | None = Field(
         description="The held-out images: `name`, `kind` (test or validation images), `caution` and their number."
     )

@@ -166,7 +166,7 @@ byId("plane-class").addEventListener("change", highlight);
 
 try {
   described = await model();
-  byId("figures").replaceChildren(...qualityWords(described));
+  byId("quality").replaceChildren(...qualityWords(described));
   byId("plane-class").append(make("option", { value: "-1", textContent: "no class" }), ...described.classes.map((name, label) => make("option", { value: String(label), textContent: name })));
   sheet((await get("/api/v1/supports")).supports);
   for (;;) {

@@ -37,10 +37,14 @@ export const short = (id) => id.replace(/.*\//, "");
 /** What an image shows in truth; several answers may be right. */
 export const truthWords = (names) => (names.length > 3 ? `any of ${names.length} classes` : names.join(", ") || "none of the classes");
 
-/** How good the model is, as the server says it; sentences that limit it are soft. */
+/** How good the model is, as the server says it. */
 export function qualityWords({ quality }) {
-  if (!quality.length) return [make("span", { className: "soft", textContent: "No metrics are stored with this model." })];
-  return quality.flatMap(({ text, caution }) => [make("span", { className: caution ? "soft" : "", textContent: text }), " "]);
+  if (!quality) return [make("p", { className: "soft", textContent: "No metrics are stored with this model." })];
+  return [
+    make("p", { textContent: `On its ${quality.kind}:` }),
+    make("ul", {}, ...quality.lines.map((line) => make("li", { textContent: line }))),
+    quality.caution ? make("p", { className: "soft", textContent: quality.caution }) : "",
+  ];
 }
 
 /** A button with a held-out image, its truth and the answer to it. */
