@@ -22,7 +22,7 @@ from sic.bcos import (
     linear_maps,
     remove_biases,
 )
-from sic.bcos.layers import Fading
+from sic.bcos.layers import Fading, scaled
 
 BS = (1, 1.5, 2, 3)
 CONVOLUTIONS = [
@@ -534,3 +534,19 @@ def test_a_module_that_works_in_place_does_not_spoil_the_explanation() -> None:
     with explaining():
         torch.testing.assert_close(Gate(nn.ReLU6(inplace=True))(x), before.clamp(0, 6))
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 5, 5), (3, 7, 5, 5)])
+def test_the_scale_that_keeps_less_for_the_backward_pass(shape: tuple[int, ...]) -> None:
+    """The same outputs, bit by bit, and the gradients of the plain formula."""
+    generator = torch.Generator().manual_seed(0)
+    linear = torch.randn(3, 7, 5, 5, generator=generator, dtype=torch.float64)
+    inverse = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1
+    assert torch.equal(scaled(linear.requires_grad_(), inverse, 2), linear * (linear.abs() * inverse))
+    inputs = linear.clone().detach().requires_grad_(), inverse.requires_grad_()
+    assert torch.autograd.gradcheck(lambda a, b: scaled(a, b, 2), inputs)
+    assert torch.autograd.gradgradcheck(lambda a, b: scaled(a, b, 2), inputs)
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()), lambda x: x):
+        scaled(*inputs, 2)
+    assert sum(kept) == linear.numel() + inverse.numel()

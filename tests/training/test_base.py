@@ -5,7 +5,14 @@ import math
 import pytest
 import torch
 
-from sic.training.base import LARGEST_WEIGHT, binary_loss, learning_rate_factor, positive_weights, softmax_loss
+from sic.training.base import (
+    LARGEST_WEIGHT,
+    binary_loss,
+    epoch_rank,
+    learning_rate_factor,
+    positive_weights,
+    softmax_loss,
+)
 
 
 def reference(steps_per_epoch: int, epochs: int) -> list[float]:
@@ -100,3 +107,13 @@ def test_balanced_positives_weigh_as_much_as_negatives() -> None:
         assert weights[label].item() * positives == pytest.approx(negatives, rel=1e-5)
     assert weights[3] == LARGEST_WEIGHT  # no image at all
     assert positive_weights(torch.eye(500)[:, :2]).tolist() == [LARGEST_WEIGHT] * 2
+
+
+def test_an_epoch_is_chosen_by_score_and_then_by_loss() -> None:
+    """In the precision that Lightning compares them in."""
+    for images in (5, 54, 1000):
+        worst = torch.tensor([epoch_rank(k / images, 100.0, images) for k in range(images + 1)], dtype=torch.float32)
+        best = torch.tensor([epoch_rank(k / images, 0.0, images) for k in range(images + 1)], dtype=torch.float32)
+        assert (worst[1:] > best[:-1]).all()
+        losses = torch.tensor([epoch_rank(0.9, loss, images) for loss in (3.0, 1.2, 1.1, 0.5, 0.4, 0.39)])
+        assert (losses.diff() > 0).all()

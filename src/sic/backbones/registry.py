@@ -1,11 +1,13 @@
 """Named feature extractors: `@register` puts a builder under its own name, `create` makes a backbone of any form."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, convert, encode_colours
 from sic.errors import SicError
@@ -39,6 +41,8 @@ class Backbone(nn.Module):
     """Whether the network is compiled where it is in training mode; elsewhere batches come in every size."""
     graphs = False
     """Whether what is compiled is recorded as CUDA graphs and replayed: small batches wait for nothing else."""
+    part: int | None = None
+    """Most images of a training step whose activations are in memory at a time; None: all (see `in_parts`)."""
 
     def __init__(self, network: nn.Module, body: Body, form: Form) -> None:
         super().__init__()
@@ -48,7 +52,7 @@ class Backbone(nn.Module):
         self._fast: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def forward(self, images: Tensor) -> Tensor:
-        return self._fastest(self._forward)(images)
+        return self.in_parts(self._fastest(self._forward), images)
 
     def _forward(self, images: Tensor) -> Tensor:
         return self.pooled(self.prepared(images))
@@ -67,6 +71,26 @@ class Backbone(nn.Module):
         self.compiled = self.graphs = False
         self._fast.clear()
 
+    def in_parts(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """`function(images)`, for training in parts of at most `part` images.
+
+        No activations are kept: the backward pass computes those of one part after the other again, so its gradients
+        are those of the whole batch for any loss of all outputs together. Two things depend on the parts. Batch norms
+        take the statistics of a part instead of the batch. Their running statistics are updated once for each part.
+        """
+        if self.part is None or len(images) <= self.part or not (self.training and torch.is_grad_enabled()):
+            return function(images)
+        number = -(-len(images) // self.part)
+        return torch.cat([self._forgetful(function, part) for part in images.tensor_split(number)])
+
+    def _forgetful(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """`function(images)`, of which the backward pass does the forward pass again instead of remembering it."""
+
+        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+            return nullcontext(), unchanged_buffers(self.network)
+
+        return checkpoint(function, images, use_reentrant=False, context_fn=contexts)
+
     def prepared(self, images: Tensor) -> Tensor:
         """The input of the network: encoded colours N×6×H×W, or normalised images for a conventional one."""
         return (images - self.mean) / self.std if self.form == "conventional" else encode_colours(images)
@@ -84,7 +108,7 @@ class Backbone(nn.Module):
     def feature_maps(self, prepared: Tensor) -> Tensor:
         """The last feature maps before pooling, N×F'×h×w (some networks have another F after it)."""
         layers = getattr(self.network, "forward_features", self.network.forward)  # timm's networks pool after them
-        maps = self._fastest(layers)(prepared)
+        maps = self.in_parts(self._fastest(layers), prepared)
         if maps.dim() != 4:
             raise SicError("This needs a backbone with feature maps: choose a convolutional one, not a transformer.")
         return maps
@@ -93,6 +117,18 @@ class Backbone(nn.Module):
         """N×F of the last feature maps; `pooled` in two steps."""
         head = getattr(self.network, "forward_head", None)
         return maps.mean(dim=(2, 3)) if head is None else head(maps)
+
+
+@contextmanager
+def unchanged_buffers(module: nn.Module) -> Iterator[None]:
+    """Undo what happens to the buffers of `module` here, such as the running statistics of norms."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
 
 
 class Load(Protocol):

@@ -94,6 +94,15 @@ def view_batches(
         yield batch.to(device).float() / 255
 
 
+def batch_on_cpu(size: int) -> int:
+    """How many images of `size` px to embed at once on a CPU: more would take more memory and no less time.
+
+    >>> batch_on_cpu(224), batch_on_cpu(96), batch_on_cpu(32)
+    (16, 64, 64)
+    """
+    return max(4, min(64, round(16 * (224 / size) ** 2)))
+
+
 def readable_batches(
     paths: Sequence[Path],
     preprocessing: Preprocessing,
@@ -101,7 +110,7 @@ def readable_batches(
 ) -> Iterator[tuple[Tensor, list[str | None]]]:
     """Views of the files that can be read, N×3×S×S in [0, 1], and for every file None or why it cannot be read."""
     data = FileViewsOrReasons(FileViews(paths, preprocessing))
-    batch_size = 64 if torch.device(device).type == "cpu" else 256
+    batch_size = batch_on_cpu(preprocessing.size) if torch.device(device).type == "cpu" else 256
     for views, reasons in loader(data, batch_size, decoders(len(paths)), collate_fn=_apart):
         yield (views.to(device).float() / 255 if views is not None else torch.zeros(0)), reasons
 

@@ -20,7 +20,7 @@ from sic.bcos.norms import processes
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
 from sic.data.labels import Targets
-from sic.data.loading import PixelSource, loader
+from sic.data.loading import PixelSource, batch_on_cpu, loader
 from sic.data.transforms import Moves, TrainingTransform, evaluation_view
 
 
@@ -243,10 +243,12 @@ def training_loader(batches: TrainingBatches, workers: int, epoch: int) -> DataL
     )
 
 
-def view_loader(views: Views, workers: int, batch_size: int = 128) -> DataLoader[tuple[Tensor, Tensor]]:
+def view_loader(views: Views, workers: int, batch_size: int | None = None) -> DataLoader[tuple[Tensor, Tensor]]:
+    """Views in order; by default in batches that suit the device."""
+    suitable = 128 if torch.cuda.is_available() else batch_on_cpu(views.preprocessing.size)
     return loader(
         views,
-        batch_size,
+        batch_size or suitable,
         workers,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),

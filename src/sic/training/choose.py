@@ -171,6 +171,9 @@ def _completed(
     if settings.support_source == "n-way" and settings.ways is None:
         settings = replace(settings, ways=min(classes, 2 * settings.batch_size))
         notes.append(f"{settings.ways} of {classes} classes a step")
+    if not gpu and _suits_bank(settings, said, kind, classes):
+        settings = replace(settings, support_source="bank")
+        notes.append("supports are remembered latents, which spares a CPU most work (override: --support-source exact)")
     if gpu and "compiled" not in said and _work(settings, kind, number, classes) >= WORTH_COMPILING:
         settings = replace(settings, compiled=True)
         notes.append("the network is compiled first, which takes a minute or two (override with --no-compile)")
@@ -212,6 +215,14 @@ def _view(data: ImageData, said: dict[str, Any], recipe: RecipeName, gpu: bool, 
     # The paper looks at the central 224 of 256 px of a photograph, and at whole rendered birds.
     resize = round(size * 256 / 224) if recipe == "paper" and fit == "crop" else size
     return {"size": size, "fit": fit, "resize": resize}
+
+
+def _suits_bank(settings: Settings, said: dict[str, Any], kind: type[Classifier], classes: int) -> bool:
+    """Whether remembered latents can stand for supports: a pretrained network changes little from epoch to epoch, so
+    they are hardly out of date. Presets keep to the paper, and few supports are embedded anyway."""
+    chosen = {"support_source", "ways", "preset"} & said.keys()
+    many = settings.supports_per_class * classes > settings.batch_size
+    return kind.uses("support_source") and not chosen and settings.recipe == "paper" and bool(settings.weights) and many
 
 
 def _work(settings: Settings, kind: type[Classifier], number: int, classes: int) -> float:

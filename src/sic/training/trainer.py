@@ -31,6 +31,7 @@ from sic.training.history import (
     checkpoint_folder,
     starting_point,
 )
+from sic.training.memory import bound_memory
 
 WAITS_FOR_PYTHON = 300
 """Images of 224 px: a compiled step of fewer is over on a GPU before its kernels are launched (results/speed.json)."""
@@ -114,6 +115,8 @@ def optimise(
     batches, embedded, validation = _loaded(module, data)
     replayed = machines.processes == 1 and worth_replaying(batches.images, settings.size)
     module.classifier.backbone.graphs = replayed
+    if not torch.cuda.is_available() and not settings.compiled:
+        bound_memory(module, Share(0, machines.processes).of(batches.images).stop, reporter)
     module.embedding = view_loader(embedded, workers)
     checkpoints = checkpoint_folder(folder)
     start, epochs_done = starting_point(checkpoints, reporter) if resume else (None, 0)
