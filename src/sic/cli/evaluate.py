@@ -224,6 +224,30 @@ def _faithfulness(found: Mapping[str, Any]) -> Table:
     return table
 
 
+def _matches(found: Mapping[str, Any]) -> Table:
+    table = _table("Matched regions", "measure", "result", "compare with")
+    titles = {
+        "matches": "both sides lie on the same part, weighted by evidence",
+        "whole_maps": "the same, of whole maps",
+        "same_place": "the same, of the same place in both pictures",
+    }
+    for kind, each in found.get("part_agreement", {}).items():
+        low, high = map(percent, each["interval"])
+        table.add_row(
+            titles[kind], f"{percent(each['agreement'])} ({low} to {high})", f"{percent(each['chance'])} by chance"
+        )
+    if cause := found.get("causality"):
+        drop, random = number(cause["measured"]), number(cause["random"])
+        table.add_row(
+            "evidence lost by blanking a region", drop, f"{number(cause['claimed'])} claimed, {random} at random"
+        )
+        low, high = map(number, cause["interval"])
+        table.add_row("rank correlation of claimed and measured", number(cause["spearman"]), f"{low} to {high}")
+    if "images_per_s" in found:
+        table.add_row("images per second, with matches", number(found["images_per_s"]), "")
+    return table
+
+
 def _unfamiliar(found: Mapping[str, Any]) -> Table:
     title = "Unfamiliar images, rejected at a threshold that accepts 95 % of the familiar ones"
     table = _table(title, "images", "number", "rejected", "AUROC", "no class at 50 %")
@@ -242,5 +266,6 @@ TABLES = {
     "funnybirds": _funnybirds,
     "localisation": _localisation,
     "faithfulness": _faithfulness,
+    "matches": _matches,
     "unfamiliar": _unfamiliar,
 }

@@ -16,14 +16,15 @@ from sic.evaluate.accuracy import detailed_figures
 from sic.evaluate.faithfulness import deletion_insertion, randomisation, stability
 from sic.evaluate.funnybirds import funnybirds
 from sic.evaluate.localisation import GRIDS, box_pointing_game, grid_pointing_game
+from sic.evaluate.matches import matches
 from sic.evaluate.outputs import Watch, nobody
 from sic.evaluate.unfamiliar import blurred_noise, drawn_birds, noise, unfamiliar
 from sic.model import Model
 from sic.predictions import Predictions
 from sic.run import spread
 
-PROTOCOLS = ("accuracy", "funnybirds", "localisation", "faithfulness", "unfamiliar")
-MOST = {"faithfulness": 32, "boxes": 500, "grids": GRIDS, "strangers": 200}
+PROTOCOLS = ("accuracy", "funnybirds", "localisation", "faithfulness", "matches", "unfamiliar")
+MOST = {"faithfulness": 32, "matches": 60, "boxes": 500, "grids": GRIDS, "strangers": 200}
 """The default number of images (or grids of images)."""
 
 
@@ -111,6 +112,11 @@ class Suite:
             "stability": stability(*arguments, seed=self.seed, watch=self.watch),
             "randomisation": randomisation(*arguments, seed=self.seed, watch=self.watch),
         }
+
+    def matches(self) -> dict[str, Any] | str:
+        rows = spread(len(self.predictions.samples), self._most("matches"))
+        samples = [self.predictions.samples[row] for row in rows]
+        return matches(self.model, self.data, samples, self.seed, self.watch)
 
     def unfamiliar(self) -> dict[str, Any]:
         count, size = self._most("strangers"), self.model.config.preprocessing.size

@@ -10,7 +10,6 @@ from sic.data.dataset import Progress
 from sic.errors import SicError
 from sic.evaluate import axioms, exactness
 from sic.evaluate.check import Check
-from sic.evaluate.matching import matching
 from sic.methods import SIC, Classifier
 from sic.supports import Support
 
@@ -59,5 +58,5 @@ def measure(
     if isinstance(double, SIC):
         found.append(axioms.linearity(double, exact))
         if supports:
-            found.append(matching(double, supports, exact))
+            found.append(exactness.matches(double, supports, exact))
     return found

@@ -97,6 +97,27 @@ def part_map(root: Path, sample: Sample) -> Path:
     return root / sample.id.replace("test/", "test_part_map/", 1)
 
 
+def drawn_part_map(root: Path, id: str) -> npt.NDArray[np.uint8] | None:
+    """The part map of a training image, drawn from its scene; None for images that `write_funnybirds` did not draw.
+
+    Args:
+        root: The folder of the dataset.
+        id: The image, as in `Sample.id`.
+    """
+    try:
+        scene = Scene.from_json(_scenes_of(root / "dataset_train.json")[int(Path(id).stem)])
+        with Image.open(root / id) as image:
+            size = image.width
+    except (SicError, OSError, IndexError, KeyError, TypeError, ValueError):
+        return None
+    return render(scene, size).part_map
+
+
+@functools.lru_cache(maxsize=2)
+def _scenes_of(path: Path) -> Any:
+    return _read_json(path)
+
+
 def without_parts(root: Path, sample: Sample, removed: set[str]) -> Path:
     """The file of a test image rendered without some of its parts."""
     kept = "_".join(part for part in PARTS if part not in removed)

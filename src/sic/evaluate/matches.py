@@ -1,0 +1,274 @@
+"""Are matches true? Do both sides lie on the same part, and does blanking a region cost what it is said to add?"""
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from sic.data.birds import PARTS
+from sic.data.dataset import ImageData, Sample
+from sic.data.images import read_image
+from sic.data.layouts.funnybirds import drawn_part_map, part_map
+from sic.data.loading import view_batches
+from sic.evaluate.interventions import importance, part_masks
+from sic.evaluate.outputs import Watch, device_of, nobody
+from sic.explain.matches import Matches, find_matches
+from sic.methods import SIC, ProtoPNet
+from sic.methods.protopnet import BOX
+from sic.model import Model
+
+BATCH = 16
+RESAMPLED = 1000
+"""Bootstrap samples of an interval."""
+NO_PART = -1
+"""The part of a region without any contributions on parts."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A region of an image and its counterpart in a case, as maps H×W."""
+
+    image: Tensor
+    support: Tensor
+    evidence: float
+
+
+def matches(
+    model: Model, data: ImageData, samples: Sequence[Sample], seed: int = 0, watch: Watch = nobody
+) -> dict[str, Any] | str:
+    """Measure the matches of the predicted class of every image; or the reason why that cannot be done.
+
+    `part_agreement`: how often both sides of a match lie on the same part of the bird, weighted by evidence, on images
+    whose parts are known exactly (`chance`: sides of random matches; `whole_maps`: both maps as a whole; `same_place`:
+    the part at the same place of the case). `causality`, for SIC: see there. `images_per_s`: explained with matches.
+    """
+    if not isinstance(model.classifier, SIC | ProtoPNet):
+        return "only SIC and ProtoPNet match regions of an image with regions of training images"
+    if any(support.image is None for support in model.supports):
+        return "the model does not keep the images of its cases"
+    measured = _Measured(model, data, samples, seed, watch)
+    return measured.result() or "no part maps are known for these images and for the training images"
+
+
+class _Measured:
+    """One pass over the images."""
+
+    def __init__(self, model: Model, data: ImageData, samples: Sequence[Sample], seed: int, watch: Watch) -> None:
+        self.model, self.seed, self.watch = model, seed, watch
+        self.samples = list(samples)
+        self.masks = _known_parts(model, data, self.samples)
+        self.agreement: dict[str, list[tuple[int, float, int, int]]] = {}
+        """By kind: image, evidence, and the parts that both sides lie on."""
+        self.drops: list[Drop] = []
+        self.seconds = 0.0
+
+    def result(self) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(self.seed)
+        device = device_of(self.model.classifier)
+        done = 0
+        for batch in view_batches([s.path for s in self.samples], self.model.config.preprocessing, BATCH, device):
+            rows = range(done, done + len(batch))
+            if isinstance(self.model.classifier, SIC):
+                self._sic(batch, rows, generator)
+            else:
+                self._protopnet(batch, rows)
+            done += len(batch)
+            self.watch("matches", done, len(self.samples))
+        found: dict[str, Any] = {}
+        if self.agreement:
+            found["part_agreement"] = {kind: agreement(each, self.seed) for kind, each in self.agreement.items()}
+        if self.drops:
+            found["causality"] = causality(self.drops, self.seed)
+        if isinstance(self.model.classifier, SIC):
+            found["images_per_s"] = done / self.seconds
+        return found
+
+    def _sic(self, images: Tensor, rows: range, generator: torch.Generator) -> None:
+        classifier = self.model.sic
+        owners = classifier.support_classes.tolist()
+        start = time.perf_counter()
+        answered = classifier.answered(images)
+        best = answered.logits.argmax(dim=1).tolist()
+        cases = [[case for case, owner in enumerate(owners) if owner == label] for label in best]
+        found = find_matches(answered, self.model.supports, cases)
+        self.seconds += time.perf_counter() - start
+        for image, row, each in zip(images, rows, found, strict=True):
+            for case, matched in each.items():
+                pairs = [
+                    Pair(match.image.map, match.support.map, match.evidence)
+                    for match in matched.groups
+                    if match.support is not None
+                ]
+                self._record("matches", row, case, pairs)
+                whole = _whole(matched)
+                self._record("whole_maps", row, case, [whole])
+                same = [Pair(pair.image, whole.support * (pair.image != 0), pair.evidence) for pair in pairs]
+                self._record("same_place", row, case, same)
+            self.drops += drops(classifier, image, row, each, generator)
+
+    def _protopnet(self, images: Tensor, rows: range) -> None:
+        classifier = copy.deepcopy(self.model.classifier)
+        assert isinstance(classifier, ProtoPNet)
+        classifier.explain_with(BOX)
+        with torch.no_grad():
+            logits, evidence = classifier.answer(images)
+        owners = classifier.prototype_classes
+        for image, row, label, values in zip(images, rows, logits.argmax(dim=1).tolist(), evidence, strict=True):
+            own = (owners == label).nonzero()[:, 0]
+            maps = classifier.explain_evidence(image[None], own[None]).maps[0]
+            for case, map_ in zip(own.tolist(), maps, strict=True):
+                if (box := self.model.supports[case].box) is not None and values[case] > 0:
+                    left, top, right, bottom = box
+                    patch = torch.zeros_like(map_)
+                    patch[top:bottom, left:right] = 1
+                    self._record("matches", row, case, [Pair(map_, patch, values[case].item())])
+
+    def _record(self, kind: str, row: int, case: int, pairs: Sequence[Pair]) -> None:
+        """The parts that both sides of pairs lie on, where they are known."""
+        if self.masks is None:
+            return
+        images, supports = self.masks
+        for pair in pairs:
+            parts = _part(pair.image, images[row]), _part(pair.support, supports[case])
+            self.agreement.setdefault(kind, []).append((row, pair.evidence, *parts))
+
+
+def _whole(matched: Matches) -> Pair:
+    """The maps of a case as a whole."""
+    image = torch.stack([part.image.map for part in matched.parts]).sum(dim=0)
+    support = torch.stack([part.support.map for part in matched.parts if part.support is not None]).sum(dim=0)
+    return Pair(image, support, sum(part.evidence for part in matched.parts))
+
+
+def _known_parts(model: Model, data: ImageData, samples: Sequence[Sample]) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Masks of the parts in images and in cases (see `part_masks`); None if they are not known."""
+    if data.layout != "FunnyBirds" or not all(part_map(data.root, sample).is_file() for sample in samples):
+        return None
+    pictures = [drawn_part_map(data.root, support.source) for support in model.supports]
+    known = [picture for picture in pictures if picture is not None]
+    if len(known) < len(pictures):
+        return None
+    view = model.config.preprocessing
+    return (
+        [part_masks(read_image(part_map(data.root, sample)), 0, view) for sample in samples],
+        [part_masks(Image.fromarray(picture), 0, view) for picture in known],
+    )
+
+
+def _part(map_: Tensor, masks: Tensor) -> int:
+    """The part with most of the positive contributions."""
+    sums = importance(map_.clamp(min=0)[None, None].cpu(), masks[None])[0][0, 0]
+    return int(sums.argmax()) if sums.max() > 0 else NO_PART
+
+
+def agreement(rows: Sequence[tuple[int, float, int, int]], seed: int = 0) -> dict[str, Any]:
+    """How often both sides lie on the same part, weighted by evidence.
+
+    Args:
+        rows: For each match its image, its evidence, and the part of either side (`NO_PART`: none).
+        seed: Of the bootstrap over images.
+
+    Returns:
+        `agreement` with its 95 % `interval`; `chance`, if one side is replaced by that of a random match; `parts`, the
+        share of the evidence on each part of the images; the number of `matches`.
+    """
+    images, evidence, ours, theirs = (np.array(column) for column in zip(*rows, strict=True))
+    same = (ours == theirs) & (ours != NO_PART)
+    mine, other = (
+        np.array([evidence[side == part].sum() for part in range(len(PARTS))]) / evidence.sum()
+        for side in (ours, theirs)
+    )
+
+    def share(weights: NDArray[np.float64]) -> float:
+        return float((weights * same).sum() / weights.sum())
+
+    return {
+        "agreement": share(evidence),
+        "interval": _interval([share(evidence * counts) for counts in _resampled(images, seed)]),
+        "chance": float((mine * other).sum()),
+        "parts": dict(zip(PARTS, mine.tolist(), strict=True)),
+        "matches": len(rows),
+    }
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The effect of blanking a region on the evidence of a case."""
+
+    image: int
+    claimed: float
+    """The contributions of the blanked pixels."""
+    measured: float
+    random: float
+    """The effect of blanking a region of the same shape somewhere else."""
+
+
+@torch.no_grad()
+def drops(
+    classifier: SIC, image: Tensor, row: int, matched: dict[int, Matches], generator: torch.Generator
+) -> Iterator[Drop]:
+    """Blank the core of every region with the mean colour of the image, and cores shifted to random places."""
+    regions = [(case, match.image) for case, each in matched.items() for match in each.groups]
+    if not regions:
+        return
+    height, width = image.shape[-2:]
+    masks = torch.stack([region.mask for _, region in regions])
+    places = torch.stack([torch.randint(side, (len(masks),), generator=generator) for side in (height, width)], dim=1)
+    moved = torch.stack([mask.roll(tuple(by), (0, 1)) for mask, by in zip(masks, places.tolist(), strict=True)])
+    grey = image.mean(dim=(1, 2), keepdim=True)
+    blanked = torch.where(torch.cat([masks, moved])[:, None], grey, image)
+    before = classifier.answer(image[None])[1][0]
+    after = torch.cat([classifier.answer(each)[1] for each in blanked.split(2 * BATCH)])
+    for number, (case, region) in enumerate(regions):
+        claimed = region.map[region.mask].sum().item()
+        lower = [(before[case] - after[place, case]).item() for place in (number, number + len(regions))]
+        yield Drop(row, claimed, *lower)
+
+
+def causality(found: Sequence[Drop], seed: int = 0) -> dict[str, Any]:
+    """Whether blanking a region lowers the evidence of its case by what was claimed.
+
+    Returns:
+        Means of the `claimed` and the `measured` drop and of that of equal regions at `random` places; `beats_random`,
+        the share of regions whose drop is larger; `spearman`, the rank correlation of claimed and measured drops,
+        with its 95 % `interval` by a bootstrap over images; the number of `regions`.
+    """
+    images = np.array([drop.image for drop in found])
+    claimed, measured, random = (
+        np.array([getattr(drop, name) for drop in found]) for name in ("claimed", "measured", "random")
+    )
+
+    def correlation(counts: NDArray[np.float64]) -> float:
+        rows = np.repeat(np.arange(len(found)), counts.astype(int))
+        return float(spearmanr(claimed[rows], measured[rows]).statistic)
+
+    return {
+        "claimed": float(claimed.mean()),
+        "measured": float(measured.mean()),
+        "random": float(random.mean()),
+        "beats_random": float((measured > random).mean()),
+        "spearman": correlation(np.ones(len(found))),
+        "interval": _interval([correlation(counts) for counts in _resampled(images, seed)]),
+        "regions": len(found),
+    }
+
+
+def _resampled(images: NDArray[np.int64], seed: int) -> Iterator[NDArray[np.float64]]:
+    """For each bootstrap sample of the images, how often each row counts."""
+    rng = np.random.default_rng(seed)
+    names, own = np.unique(images, return_inverse=True)
+    for _ in range(RESAMPLED):
+        yield rng.multinomial(len(names), np.full(len(names), 1 / len(names)))[own].astype(np.float64)
+
+
+def _interval(values: Sequence[float]) -> list[float]:
+    """The middle 95 %."""
+    return [float(end) for end in np.nanquantile(values, (0.025, 0.975))]

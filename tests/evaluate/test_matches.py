@@ -1,0 +1,170 @@
+"""Matches are checked and measured: wrong ones fail, and agreement and causality are what they are by hand."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sic import backbones
+from sic.data.dataset import ImageData
+from sic.data.images import Preprocessing, read_image, to_tensor
+from sic.data.layouts.funnybirds import drawn_part_map, open_funnybirds, part_map, write_funnybirds
+from sic.directory import Config
+from sic.evaluate import exactness
+from sic.evaluate.matches import NO_PART, Drop, agreement, causality, matches
+from sic.evaluate.matches import drops as matched_drops
+from sic.explain.matches import Match, Matches, Region, find_matches
+from sic.methods import SIC, BlackBox, ProtoPNet
+from sic.model import Model
+from sic.supports import Support
+from tests.explain.test_matches import SIZE, build, photos, stored
+
+VIEW = Preprocessing(SIZE, SIZE, "squash")
+
+
+@pytest.mark.parametrize("backbone", ["resnet_tiny", "vit_small"])
+def test_matches_of_untrained_models_add_up(backbone: str) -> None:
+    model = build(backbone).double()
+    check = exactness.matches(model, stored(photos(4)), photos(8).double()[4:7])
+    assert check.name == "matches" and check.passed and check.checks > 9
+    assert check.worst < 1e-10 and check.wrong[1] > 0.1
+    without = exactness.matches(model, stored(photos(4), keep=False), photos(8).double()[4:7])
+    assert without.passed and without.checks < check.checks
+
+
+def flat(region: Region) -> Region:
+    return replace(region, map=region.map.mean().expand_as(region.map))
+
+
+def louder(region: Region | None) -> Region | None:
+    return None if region is None else replace(region, map=1.5 * region.map)
+
+
+WRONG = {
+    "uniform": lambda match: replace(match, image=flat(match.image)),
+    "louder in the case": lambda match: replace(match, support=louder(match.support)),
+    "more evidence": lambda match: replace(match, evidence=match.evidence + 0.01),
+    "mirrored": lambda match: replace(match, image=replace(match.image, map=match.image.map.flip(-1))),
+}
+
+
+def with_groups(change: Callable[[list[Match]], list[Match]]) -> Callable[..., list[dict[int, Matches]]]:
+    """Find matches, and change the groups of every case."""
+
+    def changed(*arguments: Any) -> list[dict[int, Matches]]:
+        found = find_matches(*arguments)
+        return [{case: replace(each, groups=change(each.groups)) for case, each in row.items()} for row in found]
+
+    return changed
+
+
+@pytest.mark.parametrize("kind", [*WRONG, "dropped"])
+def test_wrong_matches_are_caught(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    change = (lambda groups: groups[1:]) if kind == "dropped" else lambda groups: list(map(WRONG[kind], groups))
+    monkeypatch.setattr(exactness, "find_matches", with_groups(change))
+    assert not exactness.matches(build().double(), stored(photos(4)), photos(8).double()[4:6]).passed
+
+
+def test_agreement_by_hand() -> None:
+    rows = [(0, 3.0, 1, 1), (0, 1.0, 2, 1), (1, 4.0, 1, 1), (1, 2.0, NO_PART, NO_PART)]
+    found = agreement(rows)
+    assert found["agreement"] == pytest.approx(0.7)
+    assert found["chance"] == pytest.approx(0.7 * 0.8)  # part 1 on either side
+    assert list(found["parts"].values()) == pytest.approx([0, 0.7, 0.1, 0, 0])
+    low, high = found["interval"]
+    assert low == pytest.approx(4 / 6) and high == pytest.approx(0.75)  # one of the images alone
+    assert found["matches"] == 4
+
+
+def test_causality_by_hand() -> None:
+    drops = [Drop(n // 2, float(n), float(n) ** 2, 2.0) for n in range(8)]
+    found = causality(drops)
+    assert found["spearman"] == pytest.approx(1) and found["interval"] == pytest.approx([1, 1])
+    assert found["claimed"] == pytest.approx(3.5) and found["measured"] == pytest.approx(17.5)
+    assert found["beats_random"] == pytest.approx(6 / 8) and found["random"] == 2
+    assert causality([Drop(n, float(n), -float(n), 0.0) for n in range(8)])["spearman"] == pytest.approx(-1)
+
+
+def test_blanked_regions_against_single_images() -> None:
+    model, image = build(), photos(8)[4]
+    found = find_matches(model.answered(image[None]), stored(photos(4)), [[0, 2]])[0]
+    measured = list(matched_drops(model, image, 7, found, torch.Generator().manual_seed(0)))
+    regions = [(case, match.image) for case, each in found.items() for match in each.groups]
+    assert len(measured) == len(regions) > 2
+    for (case, region), drop in zip(regions, measured, strict=True):
+        blank = image.clone()
+        blank[:, region.mask] = image.mean(dim=(1, 2))[:, None]
+        with torch.no_grad():
+            before, after = (model.answer(each[None])[1][0, case].item() for each in (image, blank))
+        assert drop.image == 7
+        assert drop.measured == pytest.approx(before - after, abs=1e-4)
+        assert drop.claimed == pytest.approx((region.map * region.mask).sum().item(), rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> ImageData:
+    root = tmp_path_factory.mktemp("matches") / "birds"
+    write_funnybirds(root, classes=3, train=3, test=2, size=48, interventions=False)
+    return open_funnybirds(root)
+
+
+def model_of(data: ImageData, classifier: SIC | ProtoPNet, boxes: bool = False) -> Model:
+    """Untrained, with the first training images of each class as cases."""
+    labels = (classifier.support_classes if isinstance(classifier, SIC) else classifier.prototype_classes).tolist()
+    chosen = [[s for s in data.splits["train"] if s.path.parent.name == str(label)][0] for label in labels]
+    pictures = [VIEW(read_image(sample.path)) for sample in chosen]
+    box = (4, 4, 20, 20) if boxes else None
+    supports = [Support(n, s.id, p, box) for n, s, p in zip(labels, chosen, pictures, strict=True)]
+    return Model(classifier, Config("none", list(data.classes), "single", VIEW, 0, 1.0), supports)
+
+
+def test_part_maps_of_training_images_are_drawn_again(drawn: ImageData, tmp_path: Path) -> None:
+    test = drawn.splits["test"][0]
+    stored_map = np.asarray(read_image(part_map(drawn.root, test)))
+    scenes = json.loads((drawn.root / "dataset_test.json").read_text())
+    (tmp_path / "dataset_train.json").write_text(json.dumps(scenes))
+    (tmp_path / test.id).parent.mkdir(parents=True)
+    shutil.copy(test.path, tmp_path / test.id)
+    np.testing.assert_array_equal(drawn_part_map(tmp_path, test.id), stored_map)
+    (tmp_path / "other").mkdir()
+    assert drawn_part_map(tmp_path / "other", test.id) is None
+
+
+def test_the_protocol_on_drawn_birds(drawn: ImageData) -> None:
+    classifier = build()
+    with torch.no_grad():
+        first = torch.stack([to_tensor(VIEW(read_image(drawn.splits["train"][3 * n].path))) for n in (0, 0, 1, 2)])
+        classifier.set_supports(classifier.encoder(first), classifier.support_classes)
+    found = matches(model_of(drawn, classifier), drawn, drawn.splits["test"])
+    assert not isinstance(found, str)
+    assert set(found["part_agreement"]) == {"matches", "whole_maps", "same_place"}
+    for each in found["part_agreement"].values():
+        assert 0 <= each["interval"][0] <= each["agreement"] <= each["interval"][1] <= 1
+    assert found["part_agreement"]["matches"]["matches"] == found["part_agreement"]["same_place"]["matches"]
+    assert found["causality"]["regions"] > 0 and found["images_per_s"] > 0
+    elsewhere = replace(drawn, layout="class folders")
+    assert set(matches(model_of(drawn, classifier), elsewhere, drawn.splits["test"])) == {"causality", "images_per_s"}
+
+
+def test_the_protocol_compares_the_patches_of_protopnet(drawn: ImageData) -> None:
+    torch.manual_seed(0)
+    network = ProtoPNet(backbones.create("resnet_tiny", "conventional"), 3, 6, latent=8).eval()
+    model = model_of(drawn, network, boxes=True)
+    found = matches(model, drawn, drawn.splits["test"])
+    assert set(found) == {"part_agreement"} and set(found["part_agreement"]) == {"matches"}
+    assert network.attribution == "enlarged"
+    assert "part maps" in matches(model, replace(drawn, layout="class folders"), drawn.splits["test"])
+
+
+def test_what_cannot_be_measured_is_said(drawn: ImageData) -> None:
+    model = model_of(drawn, build())
+    model.supports[0] = replace(model.supports[0], image=None)
+    assert "does not keep the images" in matches(model, drawn, drawn.splits["test"])
+    model.classifier = BlackBox(backbones.create("resnet_tiny", "conventional"), 3)
+    assert "only SIC and ProtoPNet" in matches(model, drawn, drawn.splits["test"])
