@@ -38,7 +38,7 @@ def model_card(config: dict[str, Any]) -> str:
     if edits:
         parts.append(f"**Supports** were edited after training ({edits} edits, recorded in `config.json`).")
     if config["figures"]:
-        parts.append("\n".join(f"- {name} images: {_line(values)}" for name, values in config["figures"].items()))
+        parts.append("\n".join(f"- {_images(name)}: {_line(values)}" for name, values in config["figures"].items()))
     if kind.by_similarity:
         parts.append("If no class reaches a probability of 0.5, there is no similar case: do not use the prediction.")
     if kind.with_supports:
@@ -47,6 +47,15 @@ def model_card(config: dict[str, Any]) -> str:
         )
     parts.append(USE)
     return "\n\n".join(parts) + "\n"
+
+
+def _images(split: str) -> str:
+    """
+    >>> _images("test"), _images("test_without_copies")
+    ('test images', 'test images without copies')
+    """
+    name, _, without = split.partition("_")
+    return f"{name} images {without.replace('_', ' ')}".rstrip()
 
 
 def _line(figures: dict[str, Any]) -> str:

@@ -79,7 +79,7 @@ def fit(
     def measure(fitted: Fitted) -> dict[str, Any]:
         model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(directory.best_device())
         try:
-            return _figures(model, {"validation": fitted.validation, "test": fitted.test})
+            return _figures(model, {"validation": fitted.validation, "test": fitted.test}, fitted.tainted)
         except UnreadableImage as error:
             unreadable.append(error)
             return {}
@@ -97,15 +97,24 @@ def fit(
     return Model(fitted.classifier, fitted.config, fitted.supports, folder)
 
 
-def _figures(model: Model, held_out: dict[str, list[Sample]]) -> dict[str, Any]:
-    """How good the model is on the images held out from training, and on the test images where there are any."""
+def _figures(model: Model, held_out: dict[str, list[Sample]], tainted: dict[str, set[str]]) -> dict[str, Any]:
+    """How good the model is on the validation images, and on the test images if there are any.
+
+    Splits with images that were trained on are measured with and without these.
+    """
     figures: dict[str, Any] = {}
     for split, samples in held_out.items():
-        if samples:
-            predictions = model.predictions(samples)
-            if predictions.unreadable:
-                raise UnreadableImage(*predictions.unreadable)
-            figures[split] = predictions.quality
+        if not samples:
+            continue
+        predictions = model.predictions(samples)
+        if predictions.unreadable:
+            raise UnreadableImage(*predictions.unreadable)
+        figures[split] = predictions.quality
+        known = tainted.get(split, set())
+        clean = [row for row, sample in enumerate(samples) if sample.id not in known]
+        if 0 < len(clean) < len(samples):
+            note = f"images that are in training, too, are left out: {len(samples) - len(clean)}"
+            figures[f"{split}_without_copies"] = predictions.subset(clean).quality | {"note": note}
     if "best_epoch" in model.config.training:
         figures["validation"]["note"] = "the best epoch was chosen on these images"
     return figures

@@ -7,9 +7,9 @@ similar case*: its answer is shown, but should not be relied on.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -181,6 +181,17 @@ class Predictions(Answers):
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def subset(self, rows: Sequence[int]) -> Self:
+        """The predictions for some of the images."""
+        chosen = torch.tensor(list(rows), dtype=torch.long)
+        return replace(
+            self,
+            logits=self.logits[chosen],
+            samples=[self.samples[row] for row in rows],
+            evidence=self.evidence[chosen],
+            latents=None if self.latents is None else self.latents[chosen],
+        )
 
     @cached_property
     def targets(self) -> Tensor:

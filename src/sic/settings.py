@@ -209,7 +209,8 @@ class Settings(Network):
         "Choose the epoch on held-out training images, and measure on the data's own validation images.", False
     )
     balance: bool = setting("Rare classes: positives weigh as much as negatives.", False)
-    allow_leaks: bool = setting("Train although held-out images are copies of training images.", False)
+    allow_leaks: bool = setting("Train although many held-out images, or their groups, are in training, too.", False)
+    drop_leaks: bool = setting("Remove training images that are copies of held-out images, or of their group.", False)
     compiled: bool = setting("Compile the network; default: for long fits on a GPU.", False, flags=("--compile",))
     seed: int = setting("Random seed.", 0, low=0, high=2**32 - 1)
     keep_support_images: bool = setting(

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from sic.data import checks
-from sic.data.checks import Leak, find_problems, leaks
+from sic.data.checks import Leak, examine, leakage, leaks, training_leaks
 from sic.data.dataset import ImageData, Sample
 from sic.data.duplicates import Fingerprint, fingerprint
 from sic.data.images import read_image
@@ -32,7 +32,7 @@ def images(root: Path) -> ImageData:
 def test_good_data_has_no_problems(tmp_path: Path) -> None:
     data = images(tmp_path)
     seen: list[tuple[int, int]] = []
-    assert find_problems(data, lambda done, total: seen.append((done, total))) == []
+    assert examine(data, lambda done, total: seen.append((done, total))).problems == []
     assert leaks(data) == []
     assert seen == [(i, 16) for i in range(1, 17)]
 
@@ -49,7 +49,7 @@ def test_everything_is_listed_at_once(tmp_path: Path) -> None:
     (tmp_path / "train/text.png").write_text("no picture")
     train.append(Sample("train/text.png", tmp_path / "train/text.png", (0,)))
     train.append(Sample("train/gone.png", tmp_path / "train/gone.png", (0,)))
-    assert find_problems(data) == [
+    assert examine(data).problems == [
         "train/text.png cannot be used: not an image.",
         "train/gone.png cannot be used: no such file.",
         "train/3.png (train) and test/same.bmp (test) are the same image.",
@@ -109,7 +109,7 @@ def test_one_file_listed_twice(tmp_path: Path) -> None:
     """As in a table that names a file in two splits, with two labels."""
     data = images(tmp_path)
     data.splits["test"].append(replace(data.splits["train"][0], labels=(1,)))
-    assert find_problems(data) == [
+    assert examine(data).problems == [
         "train/0.png (train) and train/0.png (test) are the same image.",
         "train/0.png and train/0.png are the same image but have the labels cat and dog.",
     ]
@@ -119,10 +119,10 @@ def test_several_labels_in_another_order_are_no_conflict(tmp_path: Path) -> None
     data = replace(images(tmp_path), task="multi")
     train = data.splits["train"]
     train += [sample(tmp_path, f"train/both{i}.png", picture(60), *labels) for i, labels in enumerate([(0, 1), (1, 0)])]
-    assert find_problems(data) == ["1 image in train is a copy of others in it."]
+    assert examine(data).problems == ["1 image in train is a copy of others in it."]
     train.append(sample(tmp_path, "train/none.png", picture(60)))
     assert "train/both0.png and train/none.png are the same image but have the labels cat and dog and nothing." in (
-        find_problems(data)
+        examine(data).problems
     )
 
 
@@ -132,7 +132,7 @@ def test_class_counts(tmp_path: Path) -> None:
     train = data.splits["train"]
     train += [replace(train[0], id=f"{i}", path=tmp_path / "none.png") for i in range(40)]
     train.append(sample(tmp_path, "train/emu.png", picture(70), 2))
-    problems = [problem for problem in find_problems(data) if "cannot be used" not in problem]
+    problems = [problem for problem in examine(data).problems if "cannot be used" not in problem]
     assert problems == [
         "9 classes have fewer than 5 training images: emu (1), bird0 (0), bird1 (0), bird2 (0), bird3 (0) and 4 more.",
         "The classes are imbalanced: cat has 46 training images, bird7 0.",
@@ -140,7 +140,7 @@ def test_class_counts(tmp_path: Path) -> None:
 
 
 def test_data_without_anything(tmp_path: Path) -> None:
-    assert find_problems(ImageData("none", tmp_path, "class folders", (), {})) == []
+    assert examine(ImageData("none", tmp_path, "class folders", (), {})).problems == []
 
 
 def test_large_sets_are_read_in_workers(tmp_path: Path) -> None:
@@ -149,4 +149,58 @@ def test_large_sets_are_read_in_workers(tmp_path: Path) -> None:
     train = [sample(tmp_path, f"{i}.bmp", tile, i % 2) for i, tile in enumerate(tiles)]
     (tmp_path / "7.bmp").write_bytes(b"")
     data = ImageData("tiles", tmp_path, "class folders", CLASSES, {"train": train})
-    assert find_problems(data) == ["7.bmp cannot be used: empty file."]
+    assert examine(data).problems == ["7.bmp cannot be used: empty file."]
+
+
+def many(root: Path) -> ImageData:
+    """Twelve training and 40 test images without any fault."""
+    data = images(root)
+    test = [sample(root, f"test/{i}.png", picture(200 + i), i % 2) for i in range(40)]
+    return replace(data, splits={"train": data.splits["train"], "test": test})
+
+
+def prints_of(data: ImageData) -> dict[Path, Fingerprint]:
+    samples = [sample for split in data.splits.values() for sample in split]
+    return {sample.path: fingerprint(read_image(sample.path)) for sample in samples}
+
+
+def test_few_copies_do_not_stop_a_training(tmp_path: Path) -> None:
+    data = many(tmp_path)
+    data.splits["test"] += [sample(tmp_path, f"test/{i}.jpg", picture(i), 0) for i in (3, 4)]
+    found = leakage(data, prints_of(data))
+    assert found.stops is None and found.tainted == {"test": {"test/3.jpg", "test/4.jpg"}} and len(found.leaks) == 2
+    assert found.remark is not None and found.remark.startswith(
+        "2 of the 42 test images are in training, too (test/3.jpg as train/3.png). Figures are given with and without"
+    )
+
+
+def test_many_copies_stop_a_training(tmp_path: Path) -> None:
+    data = many(tmp_path)
+    data.splits["test"] += [sample(tmp_path, f"test/{i}.jpg", picture(i), 0) for i in (3, 4, 5)]
+    found = leakage(data, prints_of(data))
+    assert (
+        found.stops is not None and "3 of the 43 test images are in training, too, and the limit is 5%" in found.stops
+    )
+    assert "the first of 3 such pairs" in found.stops and found.remark is None
+
+
+def test_a_shared_group_stops_a_training_and_taints_all_its_images(tmp_path: Path) -> None:
+    data = many(tmp_path)
+    for split, places in (("train", [0]), ("test", [5, 6])):
+        for place in places:
+            data.splits[split][place] = replace(data.splits[split][place], group="Doe")
+    found = leakage(data, {})
+    assert found.stops is not None and "belong to the same group" in found.stops and "Doe" not in found.stops
+    assert found.tainted == {"test": {"test/5.png", "test/6.png"}}
+
+
+def test_training_images_that_leak_are_all_found(tmp_path: Path) -> None:
+    """Two training images are copies of one test image, and one is of its group."""
+    data = many(tmp_path)
+    data.splits["train"].append(sample(tmp_path, "train/again.jpg", picture(3), 1))
+    data.splits["test"] += [sample(tmp_path, "test/copy.jpg", picture(3), 0, group="Doe")]
+    data.splits["train"][8] = replace(data.splits["train"][8], group="Doe")
+    leaking = training_leaks(data, prints_of(data))
+    assert leaking == {"train/3.png", "train/again.jpg", "train/8.png"}
+    kept = [sample for sample in data.splits["train"] if sample.id not in leaking]
+    assert leakage(replace(data, splits=data.splits | {"train": kept}), prints_of(data)).leaks == []

@@ -11,7 +11,7 @@ from PIL import Image
 
 from sic.data import open as open_data
 from sic.data.dataset import ImageData, Skipped
-from sic.data.images import Preprocessing
+from sic.data.images import Preprocessing, read_image
 from sic.errors import SicError
 from sic.training.data import TrainingData, gather
 from sic.training.history import Silent
@@ -133,9 +133,9 @@ def draw(root: Path, counts: dict[str, int], first: int = 0) -> Path:
 
 
 def gather_from(
-    root: Path, listener: Silent | None = None, *, allow_leaks: bool = False, seed: int = 0
+    root: Path, listener: Silent | None = None, *, allow_leaks: bool = False, drop_leaks: bool = False, seed: int = 0
 ) -> TrainingData:
-    settings = replace(SETTINGS, allow_leaks=allow_leaks, seed=seed)
+    settings = replace(SETTINGS, allow_leaks=allow_leaks, drop_leaks=drop_leaks, seed=seed)
     return gather(open_data(root), settings, root.parent / "pixels.bin", 0, listener or Silent())
 
 
@@ -163,6 +163,35 @@ def test_leaks_can_be_allowed_and_are_counted(tmp_path: Path) -> None:
     listener = Listening()
     assert gather_from(root, listener, allow_leaks=True).leaks == 1
     assert "train/a/0.png (train) and test/a/copy.png (test)" in listener.said[0] and "too good" in listener.said[0]
+
+
+def test_one_copy_among_many_is_reported_once(tmp_path: Path) -> None:
+    root = draw(tmp_path / "data", {"train/a": 5, "train/b": 5, "test/a": 10, "test/b": 10})
+    picture(0).save(root / "test" / "a" / "copy.png")
+    listener = Listening()
+    material = gather_from(root, listener)
+    assert material.leaks == 1 and material.tainted == {"test": {"test/a/copy.png"}}
+    assert len(material.train) + len(material.validation) == 10
+    assert [said for said in listener.said if "copy.png" in said] == [
+        "1 of the 21 test images is in training, too (test/a/copy.png as train/a/0.png). Figures are given with and "
+        "without it; --drop-leaks removes the training images instead."
+    ]
+
+
+def test_leaks_can_be_dropped(tmp_path: Path) -> None:
+    root = draw(tmp_path / "data", {"train/a": 6, "train/b": 6, "test/a": 2, "test/b": 2})
+    jpeg(picture(0)).save(root / "test" / "a" / "copy.png")
+    picture(0).save(root / "train" / "a" / "again.png")
+    listener = Listening()
+    material = gather_from(root, listener, drop_leaks=True)
+    assert material.leaks == 0 and material.tainted == {}
+    kept = {sample.id for sample in [*material.train.samples, *material.validation.samples]}
+    assert kept == {f"train/{name}/{i}.png" for name in "ab" for i in range(6)} - {"train/a/0.png"}
+    assert "test/a/copy.png" in {sample.id for sample in material.test}
+    assert "of their group: 2." in listener.said[0]
+    for index in range(len(material.train)):  # the pixels are still those of the samples
+        wanted = Preprocessing.of(SETTINGS).reduce(read_image(material.train.samples[index].path))
+        assert (material.train[index] == wanted).all()
 
 
 def test_a_patient_on_both_sides_is_a_leak(tmp_path: Path) -> None:

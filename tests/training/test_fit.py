@@ -235,6 +235,24 @@ def test_leaks_stop_a_run_and_leave_nothing_behind(bird_folders: Path, tmp_path:
     assert model.config.figures["test"]["images"] == 1
 
 
+def test_figures_with_and_without_copies(bird_folders: Path, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    for split, start, end in (("train", 0, 12), ("test", 12, 24)):
+        for folder in bird_folders.iterdir():
+            (images / split / folder.name).mkdir(parents=True)
+            for file in sorted(folder.iterdir())[start:end]:
+                shutil.copy(file, images / split / folder.name / file.name)
+    shutil.copy(bird_folders / "bird 0" / "003.png", images / "test" / "bird 0" / "seen.png")
+    model = sic.fit(images, tmp_path / "model", epochs=1, **SMALL)
+    figures = model.config.figures
+    assert figures["test"]["images"] == 49 and figures["test_without_copies"]["images"] == 48
+    assert figures["test_without_copies"]["note"] == "images that are in training, too, are left out: 1"
+    clean = [sample for sample in sic.data.open(images).splits["test"] if "seen" not in sample.id]
+    assert figures["test_without_copies"]["accuracy"] == pytest.approx(model.predictions(clean).quality["accuracy"])
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "- test images: Answers" in card and "- test images without copies: Answers" in card
+
+
 @pytest.mark.parametrize("supports", [1, 5])
 def test_other_numbers_of_supports(bird_folders: Path, tmp_path: Path, supports: int) -> None:
     data = sic.data.open(bird_folders)

@@ -29,7 +29,7 @@ def check(
     roi: Roi = None,
     json: Json = False,
 ) -> None:
-    """Describe a dataset and list its problems. The exit code is 1 if no model can be trained on it."""
+    """Describe a dataset and list its problems. The exit code is 1 if `sic train` would stop."""
     import sic.data
 
     with Talker() as talker:
@@ -49,14 +49,14 @@ def check(
 
 def _summary(data: "ImageData", stops: list[str], talker: Talker) -> dict[str, Any]:
     """The output of `--json`. `stops`: the reasons why no model can be trained."""
-    from sic.data.checks import find_problems
-    from sic.data.dataset import without_supports
+    from sic.data.checks import examine
     from sic.data.layouts import rsna
 
-    stops = stops or without_supports(data)
-    problems = [*map(str, data.skipped), *data.problems]
+    problems, remark = [*map(str, data.skipped), *data.problems], None
     if data.classes:
-        problems += find_problems(data, talker.progress("checking images"))
+        findings = examine(data, talker.progress("checking images"))
+        problems += findings.problems
+        stops, remark = stops or findings.stops, findings.remark
     found: dict[str, Any] = {
         "layout": data.layout,
         "task": data.task,
@@ -68,7 +68,9 @@ def _summary(data: "ImageData", stops: list[str], talker: Talker) -> dict[str, A
     if data.layout == rsna.NAME:
         found["sex"], uneven = rsna.sexes(data)
         problems += uneven
-    return {**found, "problems": [*stops, *problems], "usable": not stops}
+    training = [f"sic train stops: {reason}" for reason in stops]
+    training = training or [f"sic train runs. {remark or ''}".rstrip()]
+    return {**found, "problems": [*stops, *problems], "usable": not stops, "training": training}
 
 
 def _print(found: dict[str, Any], data: "ImageData") -> None:
@@ -94,12 +96,14 @@ def _print(found: dict[str, Any], data: "ImageData") -> None:
         OUT.print(f"… and {len(found['problems']) - SHOWN} more; --json lists all of them.")
     if not found["problems"]:
         OUT.print("No problems.")
+    for sentence in found["training"]:
+        OUT.print(sentence, style=None if found["usable"] else "red")
 
 
 @app.command("show")
 def show(
     path: Data,
-    out: Annotated[Path, typer.Option("--out", help="The image file to write.")],
+    out: Annotated[Path, typer.Option("--out", help="The image file to write.")] = Path("contact-sheet.png"),
     per_class: Annotated[int, typer.Option("--per-class", min=1, max=20, help="Images of each class.")] = 4,
     layout: LayoutName = None,
     roi: Roi = None,

@@ -1,13 +1,13 @@
 """Find all problems of a dataset before training."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from sic.data.dataset import SMALLEST_CLASS, ImageData, Progress, Sample
+from sic.data.dataset import SMALLEST_CLASS, ImageData, Progress, Sample, stratified, without_supports
 from sic.data.duplicates import Fingerprint, near_copies
 from sic.data.images import LONGEST
 from sic.data.loading import read_fingerprints
@@ -15,6 +15,8 @@ from sic.data.loading import read_fingerprints
 SMALLEST_SIDE = 32
 UNEVEN = 10
 """Ratio of the images of the most and the least frequent class that gives a warning."""
+MOST_COPIES = 0.05
+"""The share of a split's images that may be copies of training images; a training stops at more."""
 NAMED = 5
 """The most files or classes that a sentence names as examples."""
 
@@ -38,10 +40,89 @@ class Leak:
         return f"{first} and {second} {what[self.kind]}."
 
 
-def find_problems(data: ImageData, progress: Progress | None = None) -> list[str]:
-    """Problems of files, images, labels and classes as sentences, in addition to those found when `data` was opened."""
+@dataclass(frozen=True)
+class Leakage:
+    """The leaks between training images and held-out ones, and their consequence for a training."""
+
+    leaks: list[Leak]
+    tainted: dict[str, set[str]]
+    """By split, the ids of held-out images that are copies of training images, or of the same group as one."""
+    stops: str | None
+    """Why a training stops; None if it does not."""
+    remark: str | None
+    """What a training says about copies that do not stop it."""
+
+
+def leakage(data: ImageData, prints: Mapping[Path, Fingerprint]) -> Leakage:
+    """Compare the training images with every other split.
+
+    A shared group stops a training, and so do copies if they are more than `MOST_COPIES` of a split. Fewer copies do
+    not: metrics are then reported with and without them.
+    """
+    train = data.splits.get("train", [])
+    found: list[Leak] = []
+    tainted: dict[str, set[str]] = {}
+    reasons, remarks = [], []
+    for split, samples in data.splits.items():
+        if split == "train":
+            continue
+        own = leaks(replace(data, splits={"train": train, split: samples}), prints)
+        found += own
+        groups = {sample.group for sample in train} & {sample.group for sample in samples} - {None}
+        copies = [leak.samples for leak in own if leak.kind != "group"]
+        copied = {second for _, second in copies}
+        if groups or copied:
+            tainted[split] = copied | {sample.id for sample in samples if sample.group in groups}
+        number = (
+            f"{len(copied)} of the {len(samples)} {split} images {'are' if len(copied) > 1 else 'is'} in training, too"
+        )
+        if groups:
+            reasons.append(f"{len(groups)} group{'s' if len(groups) > 1 else ''} of {split} images in training, too")
+        if len(copied) > MOST_COPIES * len(samples):
+            reasons.append(f"{number}, and the limit is {MOST_COPIES:.0%}")
+        elif copied:
+            remarks.append(
+                f"{number} ({copies[0][1]} as {copies[0][0]}). Figures are given with and without "
+                f"{'them' if len(copied) > 1 else 'it'}; --drop-leaks removes the training images instead."
+            )
+    stops = f"{_example(found)}: figures of held-out images would be too good ({'; '.join(reasons)})"
+    return Leakage(found, tainted, stops if reasons else None, " ".join(remarks) or None)
+
+
+def _example(found: Sequence[Leak]) -> str:
+    """The first leak that stops a training, and the number of such leaks."""
+    serious = [leak for leak in found if leak.kind == "group"] or found
+    more = f", the first of {len(serious)} such pairs" if len(serious) > 1 else ""
+    return "".join(str(leak).removesuffix(".") for leak in serious[:1]) + more
+
+
+def training_leaks(data: ImageData, prints: Mapping[Path, Fingerprint]) -> set[str]:
+    """The ids of all training images that are copies of held-out images, or of the same group as one."""
+    held_out = {split: samples for split, samples in data.splits.items() if split != "train"}
+    groups = {sample.group for samples in held_out.values() for sample in samples} - {None}
+    leaking = {sample.id for sample in data.splits["train"] if sample.group in groups}
+    for split, samples in held_out.items():
+        turned = replace(data, splits={split: samples, "train": data.splits["train"]})
+        leaking |= {leak.samples[1] for leak in _shared_pictures(turned, split, "train", prints)}
+    return leaking
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The problems of a dataset, besides those found when it was opened."""
+
+    problems: list[str]
+    """As sentences."""
+    stops: list[str]
+    """Why `sic train` would stop."""
+    remark: str | None
+    """What `sic train` would say about copies, and do."""
+
+
+def examine(data: ImageData, progress: Progress | None = None) -> Findings:
+    """Decode every file once, and look for problems of files, images, labels, classes and splits."""
     prints, unreadable = _read(data, progress)
-    return [
+    problems = [
         *unreadable,
         *map(str, leaks(data, prints)),
         *_conflicts(data, prints),
@@ -49,6 +130,16 @@ def find_problems(data: ImageData, progress: Progress | None = None) -> list[str
         *_counts(data),
         *_shapes(data, prints),
     ]
+    found = leakage(data, prints)
+    train = [sample for sample in data.splits.get("train", []) if sample.path in prints]
+    stops = without_supports(replace(data, splits={"train": train}))
+    if found.stops is not None:
+        stops.append(f"{found.stops}; use --drop-leaks or --allow-leaks.")
+    if "val" not in data.splits and not stops and not stratified(train, 0.5, 0)[1]:
+        stops.append(
+            f"No class has {SMALLEST_CLASS} readable images of several groups, so none can be held out for validation."
+        )
+    return Findings(problems, stops, found.remark)
 
 
 def leaks(

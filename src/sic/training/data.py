@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sic.data.checks import Leak, leaks
+from sic.data.checks import leakage, training_leaks
 from sic.data.dataset import ImageData, Sample, Skipped, stratified
-from sic.data.duplicates import copies_within
+from sic.data.duplicates import Fingerprint, copies_within
 from sic.data.images import Pixels, Preprocessing
 from sic.data.loading import Loaded, PixelSource, load_pixels, read_fingerprints
 from sic.errors import SicError
@@ -42,7 +42,10 @@ class TrainingData:
     candidates: dict[int, list[int]]
     test: list[Sample]
     leaks: int
-    """Pictures and groups both trained and measured on, where that was allowed."""
+    """Pictures and groups both trained and measured on."""
+    tainted: dict[str, set[str]]
+    """By split (`validation`, `test`), the ids of held-out images that are in training, too, or of whose group some
+    are."""
     skipped: list[Skipped]
 
 
@@ -55,15 +58,29 @@ def gather(data: ImageData, settings: Settings, cache: Path, workers: int, repor
         workers,
         lambda done, total: reporter.advance("reading images", done, total),
     )
-    leaking, test, unreadable = _look_at_test_images(data, loaded, reporter)
-    _refuse(leaking, settings, reporter)
+    test, test_prints, unreadable = _read_test_images(data, reporter)
+    prints = {sample.path: found for sample, found in zip(loaded.samples, loaded.prints, strict=True)} | test_prints
+    dropped: set[str] = set()
+    if settings.drop_leaks:
+        dropped = training_leaks(data, prints)
+        reporter.say(f"Training images removed because held-out images are copies or of their group: {len(dropped)}.")
+        data = replace(data, splits=data.splits | {TRAIN: [s for s in data.splits[TRAIN] if s.id not in dropped]})
+    found = leakage(data, prints)
+    if found.stops and not settings.allow_leaks:
+        raise SicError(
+            f"{found.stops}; remove the training images with --drop-leaks, or use --allow-leaks (sic data check lists "
+            "all pairs)."
+        )
+    for sentence in (f"{found.stops}." if found.stops else None, found.remark):
+        if sentence:
+            reporter.warn(sentence)
     skipped = data.skipped + loaded.skipped + unreadable
     given = {sample.id for sample in data.splits.get("val", [])}
-    usable = loaded.samples
+    usable = [sample for sample in loaded.samples if sample.id in given or sample.id not in dropped]
     if given:
         train, validation = [s for s in usable if s.id not in given], [s for s in usable if s.id in given]
     else:
-        train, validation = _split_off(loaded, settings, reporter)
+        train, validation = _split_off(loaded, usable, settings, reporter)
     candidates = support_candidates(train)
     with_supports = method(settings.method).with_supports
     shown = set(candidates) if with_supports else {label for sample in train for label in sample.labels}
@@ -79,26 +96,24 @@ def gather(data: ImageData, settings: Settings, cache: Path, workers: int, repor
             f"{data.root} has too few readable images to check a model on ({len(usable)}): one class needs at least "
             "five that are neither copies of each other nor all of one group."
         )
-    position = {sample.id: index for index, sample in enumerate(usable)}
+    position = {sample.id: index for index, sample in enumerate(loaded.samples)}
     return TrainingData(
         Images(train, loaded.pixels, [position[sample.id] for sample in train]),
         Images(validation, loaded.pixels, [position[sample.id] for sample in validation]),
         candidates,
         test,
-        len(leaking),
+        len(found.leaks),
+        {"validation" if split == "val" else split: ids for split, ids in found.tainted.items()},
         skipped,
     )
 
 
-def _look_at_test_images(
-    data: ImageData, loaded: Loaded, reporter: Reporter
-) -> tuple[list[Leak], list[Sample], list[Skipped]]:
-    """Leaks between training images and any other split, the test images that can be read, and the others.
-
-    Test images are decoded once for this; `loaded` has looked at the rest already.
-    """
-    prints = {sample.path: found for sample, found in zip(loaded.samples, loaded.prints, strict=True)}
+def _read_test_images(
+    data: ImageData, reporter: Reporter
+) -> tuple[list[Sample], dict[Path, Fingerprint], list[Skipped]]:
+    """The test images that can be read, their fingerprints, and the others. Each is decoded once for this."""
     usable: list[Sample] = []
+    prints: dict[Path, Fingerprint] = {}
     skipped: list[Skipped] = []
     test = data.splits.get("test", [])
     read = read_fingerprints(
@@ -111,37 +126,20 @@ def _look_at_test_images(
         else:
             prints[sample.path] = found
             usable.append(sample)
-    leaking = [
-        leak
-        for split in data.splits
-        if split != TRAIN
-        for leak in leaks(replace(data, splits={TRAIN: data.splits[TRAIN], split: data.splits[split]}), prints)
-    ]
-    return leaking, usable, skipped
+    return usable, prints, skipped
 
 
-def _refuse(leaking: list[Leak], settings: Settings, reporter: Reporter) -> None:
-    """Stop at leaks, or say that there are some where they are allowed."""
-    if not leaking:
-        return
-    pairs = str(leaking[0]).removesuffix(".")
-    if len(leaking) > 1:
-        pairs += f", the first of {len(leaking)} such pairs"
-    if not settings.allow_leaks:
-        raise SicError(
-            f"{pairs}: figures of held-out images would be too good; take one of each pair away (sic data check lists "
-            "all) or say --allow-leaks."
-        )
-    reporter.warn(f"{pairs}: figures of held-out images will be too good.")
-
-
-def _split_off(loaded: Loaded, settings: Settings, reporter: Reporter) -> tuple[list[Sample], list[Sample]]:
-    """(training, validation) images; copies of one picture are on the same side."""
-    copies = copies_within(loaded.prints, lambda done, total: reporter.advance("looking for copies", done, total))
+def _split_off(
+    loaded: Loaded, usable: list[Sample], settings: Settings, reporter: Reporter
+) -> tuple[list[Sample], list[Sample]]:
+    """(training, validation) images of those that are usable; copies of one picture are on the same side."""
+    kept = {sample.id for sample in usable}
+    prints = [found for sample, found in zip(loaded.samples, loaded.prints, strict=True) if sample.id in kept]
+    copies = copies_within(prints, lambda done, total: reporter.advance("looking for copies", done, total))
     if copies:
         reporter.say(
             f"Images that are copies of others: {sum(map(len, copies)) - len(copies)}, such as "
-            f"{' and '.join(loaded.samples[position].id for position in copies[0][:2])}; "
+            f"{' and '.join(usable[position].id for position in copies[0][:2])}; "
             "copies stay on one side of the split."
         )
-    return stratified(loaded.samples, settings.validation, settings.seed, copies)
+    return stratified(usable, settings.validation, settings.seed, copies)

@@ -51,6 +51,8 @@ class Fitted:
     supports: list[Support]
     validation: list[Sample]
     test: list[Sample]
+    tainted: dict[str, set[str]]
+    """By split, the ids of those that are in training, too, or of whose group some are."""
 
 
 def fit(
@@ -94,7 +96,7 @@ def fit(
         if not machines.first:
             raise SystemExit(0)
         supports = _describe_supports(module, images.train, settings, data.classes)
-    fitted = Fitted(_finished(module), config, supports, images.validation.samples, images.test)
+    fitted = Fitted(_finished(module), config, supports, images.validation.samples, images.test, images.tainted)
     if measure is not None:
         config.figures = measure(fitted)
     directory.save(fitted.classifier, config, supports, folder)
