@@ -62,7 +62,7 @@ def test_the_sentence_has_every_figure() -> None:
     assert found.sentence == (
         "Answers 60 % of 90 images (95 % interval 50–70 %); 72 % of these answers are right (59–82 %, 54 images); "
         "43 % of all images are answered correctly (34–54 %). "
-        "For comparison: chance 17 %, always answering Beagle 20 %."
+        "For comparison: chance 17 %; always answering Beagle: 20 %."
     )
     nothing = Headline(Part(0, 90), Part(0, 0), Part(0, 90), None, "Beagle", 0.2)
     assert "these answers" not in nothing.sentence and "chance" not in nothing.sentence

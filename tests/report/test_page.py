@@ -103,7 +103,7 @@ def test_figures_are_those_of_the_predictions(page: Page, tree: Element) -> None
         right = sum(best[row] == label for row in own)
         assert [number(cell.text) for cell in rows[name][:2]] == [len(own), right]
     recorded = tree.one("table", class_="recorded")
-    assert "8 validation a note" in recorded.text and "50.0 %" in recorded.text
+    assert "8 validation images a note" in recorded.text and "50.0 %" in recorded.text
 
 
 def test_supports_are_those_of_the_overview(single: Saved, tree: Element) -> None:

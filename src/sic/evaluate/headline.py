@@ -47,7 +47,17 @@ class Part:
 
     @property
     def percent(self) -> str:
-        return "–" if self.share is None else _percent(self.share, self.images)
+        """The share for people; 100 % only for all images, and 0 % for none.
+
+        >>> Part(237, 238).percent, Part(238, 238).percent
+        ('over 99 %', '100 %')
+        """
+        if self.share is None:
+            return "–"
+        rounded = _percent(self.share, self.images)
+        if 0 < self.count < self.images and rounded in (_percent(0, self.images), _percent(1, self.images)):
+            return "over 99 %" if self.share > 0.5 else "under 1 %"
+        return rounded
 
     @property
     def range(self) -> str:
@@ -99,10 +109,10 @@ class Headline:
     @property
     def compare(self) -> str:
         """What needs no model."""
-        constant = f"always answering {self.commonest} {_percent(self.commonest_share, self.answered.images)}"
+        constant = f"always answering {self.commonest}: {_percent(self.commonest_share, self.answered.images)}"
         if self.chance is None:
             return f"For comparison: {constant}."
-        return f"For comparison: chance {_percent(self.chance, self.answered.images)}, {constant}."
+        return f"For comparison: chance {_percent(self.chance, self.answered.images)}; {constant}."
 
     def as_json(self) -> dict[str, Any]:
         parts = {name: getattr(self, name).as_json() for name in ("answered", "right", "right_of_all")}
@@ -128,7 +138,7 @@ def quality_lines(figures: Mapping[str, Any]) -> list[str]:
     """
     found, images = Headline.of(figures), figures["images"]
     if found is not None:
-        return [*(f"{line}." for line in found.lines), found.compare]
+        return [*(f"{line[0].upper()}{line[1:]}." for line in found.lines), found.compare]
     if "accuracy" in figures:
         right = Part(round(figures["accuracy"] * images), images)
         first = f"Its first choice is right for {right.percent} of {images} images (95 % interval {right.range})."

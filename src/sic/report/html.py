@@ -70,7 +70,9 @@ def _figures(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 def _recorded(figures: dict[str, Any]) -> list[tuple[str, str | None, dict[str, float]]]:
     """For each split: the number of images, a note and the metrics."""
-    return [(f"{values['images']} {split}", values.get("note"), _named(values)) for split, values in figures.items()]
+    return [
+        (f"{values['images']} {split} images", values.get("note"), _named(values)) for split, values in figures.items()
+    ]
 
 
 def _lead(page: Page) -> str:

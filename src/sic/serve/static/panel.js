@@ -57,7 +57,7 @@ function steps(explained, bias) {
 function caseCard(one, { size, relying, kind }) {
   let latest;
   const share = make("span", {});
-  const bar = make("div", { className: "share-bar", "aria-hidden": "true" }, share);
+  const bar = make("div", { className: "share-bar", "aria-hidden": "true", hidden: true }, share);
   const from = make("span", { className: "region number" });
   const picture = make("canvas", { role: "img", "aria-label": `What the model remembers of ${one.name}` });
   const image = make("img", { src: `/api/v1/supports/${one.support}/image`, alt: `${one.name}: training image ${one.source}` });
