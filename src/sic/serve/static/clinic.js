@@ -13,7 +13,7 @@ const openTest = (entry) => { location.href = `/?test=${entry.test}`; };
 const imageOf = (id) => `/api/v1/clinic/image?id=${encodeURIComponent(id)}`;
 /** The figure that counts: accuracy, or mean average precision. */
 const key = () => (described.task === "multi" ? "map" : "accuracy");
-const figureName = () => (described.task === "multi" ? "mean average precision" : "right answers");
+const figureName = () => (described.task === "multi" ? "mean average precision" : "accuracy if every image had to be answered");
 const exact = (share) => `${(100 * share).toFixed(1)} %`;
 
 async function refresh() {

@@ -85,8 +85,14 @@ export async function pixels(address) {
   return context.getImageData(0, 0, canvas.width, canvas.height);
 }
 
+/** A picture on white; colour pictures are transparent where nothing counts. */
 export function drawPixels(canvas, image) {
   canvas.width = image.width;
   canvas.height = image.height;
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  const opaque = new ImageData(new Uint8ClampedArray(image.data), image.width, image.height), { data } = opaque;
+  for (let i = 0; i < data.length; i += 4) {
+    for (let c = i; c < i + 3; c++) data[c] = 255 + ((data[c] - 255) * data[i + 3]) / 255;
+    data[i + 3] = 255;
+  }
+  canvas.getContext("2d").putImageData(opaque, 0, 0);
 }
