@@ -23,7 +23,7 @@ import sic.data
 
 DOCS = Path(__file__).parent
 OUT = DOCS / "pictures"
-WIDTHS = {"": 1100, "-phone": 390}
+WIDTHS = {"": 1280, "-phone": 390}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TEST = 3
 """The test image that the viewer shows; the demo model is rather sure of it."""
@@ -87,17 +87,22 @@ def shoot(page: Any, name: str, height: int, start: str | None = None) -> None:
 
 
 def answer(page: Any, address: str, end: str) -> None:
+    page.goto(address)
+    page.wait_for_selector("#examples-list img")
+    page.wait_for_timeout(1000)
+    if not end:
+        shoot(page, "viewer-start", 570)
     page.goto(f"{address}/?test={TEST}")
     page.wait_for_selector(".panel canvas")
-    page.wait_for_timeout(500)
-    shoot(page, f"viewer-answer{end}", 620, "#result")
+    page.wait_for_timeout(1000)
+    shoot(page, f"viewer-answer{end}", 980, "#result")
     stage = page.locator(".panel .stage").first
     stage.focus()
     for _ in range(8):
         page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     page.wait_for_timeout(300)
-    shoot(page, f"viewer-region{end}", 820, ".panel")
+    shoot(page, f"viewer-region{end}", 980, ".panel .stage")
 
 
 def cases(page: Any, address: str, end: str) -> None:
@@ -150,7 +155,9 @@ def main(model: Path) -> None:
         page_file = Path(folder) / "report.html"
         subprocess.run([sys.executable, "-m", "sic", "report", str(model), "--out", str(page_file)], check=True)
         for end, width in WIDTHS.items():
-            context = started.new_context(viewport={"width": width, "height": 900}, color_scheme="light")
+            context = started.new_context(
+                viewport={"width": width, "height": 900}, color_scheme="light", has_touch=bool(end)
+            )
             page = context.new_page()
             page.set_default_timeout(60_000)
             answer(page, address, end)

@@ -211,6 +211,10 @@ def add_clinic(app: FastAPI, clinic: ServedClinic, worker: Worker, limits: Limit
     def image(id: str) -> Response:  # does not use the model, so it need not wait in line
         return image_answer(png(clinic.engine.model.tensor(clinic.sample(id).path)))
 
+    _add_edits(app, clinic, worker, limits)
+
+
+def _add_edits(app: FastAPI, clinic: ServedClinic, worker: Worker, limits: Limits) -> None:
     @app.post(
         f"{V1}/clinic/preview",
         tags=["clinic"],
