@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from sic.explain import Explanation
+from sic.explain.explanation import explain_answers
 from sic.explain.html import shared_page
 from sic.explain.render import as_json, span, steps, verdict
 from sic.methods import SIC
 from sic.serve import schemas
-from tests.explain.test_explanation import SIZE, explained, sure, unsure
+from tests.explain.test_explanation import NAMES, SIZE, explained, photos, supports, sure, unsure
 
 __all__ = ["sure", "unsure"]
 
@@ -65,14 +66,18 @@ def test_methods_without_a_sum_show_the_score_alone(sure: SIC) -> None:
 
 
 def test_json_has_the_fields_that_the_api_documents(sure: SIC) -> None:
-    told = as_json(explained(sure, [0]), maps=True, pictures=True)
+    answered = sure.answered(photos(8)[7:])
+    parts = explain_answers(sure, supports(), NAMES, answered, [[0]], evidence_maps=True, matches=True)[0]
+    told = as_json(replace(explained(sure, [0]), classes=parts), maps=True, pictures=True)
     assert set(told) == set(schemas.Explanation.model_fields)
     (entry,) = told["classes"]
     assert set(entry) == set(schemas.ClassExplanation.model_fields)
     assert set(entry["steps"][0]) == set(schemas.Step.model_fields)
     assert set(entry["cases"][0]) == set(schemas.SupportEvidence.model_fields)
+    assert set(entry["cases"][0]["regions"][0]) == set(schemas.Match.model_fields)
+    assert set(entry["regions"][0]["image"]) == set(schemas.Region.model_fields)
     plain = as_json(explained(sure, [0]))
-    assert not {"image", "map", "picture"} & {*plain, *plain["classes"][0], *plain["classes"][0]["cases"][0]}
+    assert not {"image", "map", "picture", "regions"} & {*plain, *plain["classes"][0], *plain["classes"][0]["cases"][0]}
     json.dumps(plain, allow_nan=False)
 
 

@@ -250,6 +250,29 @@ def test_pictures_beside_each_other_blended_and_enlarged(visit: Visit) -> None:
     visit.problems[:] = [words for words in visit.problems if "willReadFrequently" not in words]  # this test reads them
 
 
+def test_regions_that_match_have_one_number(visit: Visit) -> None:
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    page.locator('[data-mode="matches"]').click()
+    page.wait_for_selector(".panel .regions")
+    sample = visit.served.tests.samples[0]
+    shown = page.locator(".panel").first.get_attribute("data-class")
+    wanted = visit.served.model.explain(sample.path, [shown], matches=True).classes[0]
+    assert wanted.matches is not None
+    parts = [*wanted.matches.parts, *(part for case in wanted.cases for part in case.matches.parts)]
+    assert visit.values(".regions [data-share]", "data-share") == pytest.approx(
+        [part.evidence for part in parts], rel=1e-4, abs=1e-6
+    )
+    drawn = [one.get_attribute("data-region") for one in page.locator(".panel .stage .outlines g").all()]
+    assert drawn == [str(part.number) for part in wanted.matches.groups if part.image.outline]
+    page.locator(".regions button").first.focus()  # with the keyboard as with a pointer
+    number = page.locator(".regions button").first.get_attribute("data-region")
+    lit = page.locator(".panel .lit").all()
+    assert len(lit) > 2 and {one.get_attribute("data-region") for one in lit} == {number}
+    page.locator('[data-mode="signed"]').click()
+    assert page.locator(".outlines").count() == 0
+
+
 def test_validation_images_are_never_called_test_images(visit: Visit) -> None:
     visit.served.tests.name = "validation images of birds"
     for path, ready in (("/?test=0", ".panel"), ("/cases", "#plane circle")):

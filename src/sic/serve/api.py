@@ -216,6 +216,7 @@ def _add_explain(app: FastAPI, site: Site) -> None:
         classes: Classes = None,
         maps: Annotated[bool, Query(description="Include raw contribution maps.")] = False,
         pictures: Annotated[bool, Query(description="Include pictures.")] = False,
+        matches: Annotated[bool, Query(description="Include the regions that match; this takes longer.")] = False,
         test: Test = None,
         format: Format = None,
     ) -> Any:
@@ -230,7 +231,7 @@ def _add_explain(app: FastAPI, site: Site) -> None:
             answers = []
             for name, view, truth in found:
                 check()
-                explanation = engine.explain(name, view, classes or [], truth)
+                explanation = engine.explain(name, view, classes or [], truth, matches)
                 if drawn:
                     return engine.figure(explanation)
                 answers.append(as_json(explanation, maps=maps, pictures=pictures))

@@ -133,7 +133,9 @@ class Engine:
             for name, prediction in zip(names, self.model.predict_many(views), strict=True)
         ]
 
-    def explain(self, name: str, view: Tensor, classes: Sequence[str], truth: str | None = None) -> Explanation:
+    def explain(
+        self, name: str, view: Tensor, classes: Sequence[str], truth: str | None = None, matches: bool = False
+    ) -> Explanation:
         """Explain some classes of an image; by default those of the answer."""
         known = self.model.classes
         for wanted in classes:
@@ -142,7 +144,7 @@ class Engine:
         names = list(dict.fromkeys(classes))
         if len(names) > MOST:
             raise Refused(422, f"At most {MOST} classes are explained at once.")
-        return replace(self.model.explain(view, names, truth, MOST), title=name)
+        return replace(self.model.explain(view, names, truth, MOST, matches=matches), title=name)
 
     def figure(self, explanation: Explanation) -> bytes:
         from sic.explain.figure import draw

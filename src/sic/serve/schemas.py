@@ -35,6 +35,20 @@ class Predictions(BaseModel):
     images: list[Prediction]
 
 
+class Region(BaseModel):
+    evidence: float = Field(description="What the region adds.", examples=[0.81])
+    centre: list[float] | None = Field(description="x and y in pixels of the model's input.", examples=[[41.5, 60.5]])
+    outline: list[list[list[float]]] = Field(description="Closed polygons of points [x, y].")
+
+
+class Match(BaseModel):
+    number: int = Field(description="The same in the image and in all cases; 0 is all that has no match.", examples=[1])
+    evidence: float = Field(description="Matches add up to the evidence.", examples=[0.81])
+    share: float = Field(examples=[0.35])
+    image: Region
+    support: Region | None = Field(None, description="Its partner in the support's image, if that is kept.")
+
+
 class SupportEvidence(BaseModel):
     support: int = Field(description="The support's number.", examples=[7])
     name: str = Field(description="Its name: class and number in the class.", examples=["bird 2 #2"])
@@ -45,6 +59,7 @@ class SupportEvidence(BaseModel):
         None, description="Sum of `map`: the part of the evidence that comes from pixels.", examples=[2.31]
     )
     map: str | None = Field(None, description="H×W contributions to this evidence: base64 of little-endian float32.")
+    regions: list[Match] | None = Field(None, description="The evidence, region by region; with `matches`.")
 
 
 class Step(BaseModel):
@@ -66,6 +81,7 @@ class ClassExplanation(BaseModel):
     steps: list[Step] = Field(description="The sum behind the score; the last step is the score.")
     map: str | None = Field(None, description="H×W signed contributions to the score: base64 of little-endian float32.")
     picture: str | None = Field(None, description="The colours that the model responds to: transparent PNG in base64.")
+    regions: list[Match] | None = Field(None, description="The evidence of all supports, region by region.")
     cases: list[SupportEvidence]
 
 

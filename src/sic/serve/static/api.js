@@ -45,6 +45,10 @@ export async function explain(source, classes) {
   return (await (await image(source, "explain", parameters)).json()).images[0];
 }
 
+/** Explanations of these classes with the regions that match, without maps and pictures. */
+export const matches = async (source, classes) =>
+  (await (await image(source, "explain", [["matches", "true"], ...classes.map((name) => ["class", name])])).json()).images[0].classes;
+
 /** The same as a web page in one file. */
 export const share = async (source, classes) =>
   (await image(source, "share", classes.map((name) => ["class", name]))).blob();

@@ -3,6 +3,7 @@
 import { getBytes } from "/static/api.js";
 import { make, percent, signed } from "/static/elements.js";
 import { enlarge } from "/static/enlarge.js";
+import { light, outlines, regionList } from "/static/matches.js";
 import { drawPixels, drawScale, drawSigned, floats, inside, pixels, prepare, scaleEnd } from "/static/maps.js";
 import { stage } from "/static/region.js";
 
@@ -54,18 +55,20 @@ function steps(explained, bias) {
 }
 
 /** One case: its image, what the model remembers of it, what it adds, and how much of that comes from the region. */
-function caseCard(one, { size, relying, kind }) {
+function caseCard(one, { size, relying, kind }, lit) {
   let latest;
   const share = make("span", {});
   const bar = make("div", { className: "share-bar", "aria-hidden": "true", hidden: true }, share);
   const from = make("span", { className: "region number" });
   const picture = make("canvas", { role: "img", "aria-label": `What the model remembers of ${one.name}` });
+  const over = make("span", { className: "over" }, picture);
+  let lines = null, list = null;
   const image = make("img", { src: `/api/v1/supports/${one.support}/image`, alt: `${one.name}: training image ${one.source}` });
   const shown = one.shown
-    ? make("button", { type: "button", className: "pair", title: "Enlarge", "aria-label": `Enlarge ${one.name}` }, image, picture)
+    ? make("button", { type: "button", className: "pair", title: "Enlarge", "aria-label": `Enlarge ${one.name}` }, image, over)
     : make("p", { className: "missing", textContent: "Its image was not kept with the model." });
   if (one.shown) {
-    shown.addEventListener("click", () => enlarge(`${one.name} adds ${signed(one.evidence)}`, [[`Training image ${one.source}`, image], ["What the model remembers of it", picture]]));
+    shown.addEventListener("click", () => enlarge(`${one.name} adds ${signed(one.evidence)}`, [[`Training image ${one.source}`, image], [latest === "matches" ? "Regions that match the image" : "What the model remembers of it", picture, lines]]));
   }
   const button = relying
     ? make("button", { type: "button", className: "relying", textContent: `Which ${kind} rely on this?`, "aria-label": `Which ${kind} rely on ${one.name}, ${one.source}?` })
@@ -80,7 +83,17 @@ function caseCard(one, { size, relying, kind }) {
     async draw(mode) {
       latest = mode;  // another one may be chosen while this one is on its way
       if (!one.shown) return;
-      if (mode === "colours") {
+      lines?.remove();
+      list?.remove();
+      lines = list = null;
+      if (mode === "matches") {
+        one.image ??= await pixels(`/api/v1/supports/${one.support}/image`);
+        if (mode !== latest) return;
+        drawPixels(picture, one.image);
+        if (!one.regions) return;  // on their way
+        over.append(lines = outlines(one.regions, "support", size));
+        from.before(list = regionList(one.regions, lit));
+      } else if (mode === "colours") {
         one.colours ??= await pixels(`/api/v1/supports/${one.support}/picture`);
         if (mode === latest) drawPixels(picture, one.colours);
       } else {
@@ -113,18 +126,36 @@ export function panel(explained, context) {
   const scale = legend();
   const caption = make("span", {});
   const larger = make("button", { type: "button", className: "enlarge", textContent: "Enlarge", "aria-label": `Enlarge the pictures of ${explained.name}` });
-  larger.addEventListener("click", () => enlarge(`${explained.name}: ${percent(explained.probability)}`, [[caption.textContent, canvas], ["The image as the model sees it", original]]));
+  larger.addEventListener("click", () => enlarge(`${explained.name}: ${percent(explained.probability)}`, [[caption.textContent, canvas, lines], ["The image as the model sees it", original]]));
   const whole = make("p", { className: "region" });
-  const cases = explained.cases.map((one) => caseCard(one, context));
+  const lit = (number) => light(box, number);
+  const cases = explained.cases.map((one) => caseCard(one, context, lit));
+  const matched = make("div", {});
+  let lines = null;
   const box = make("article", { className: "panel", "aria-label": explained.name, "data-class": explained.name },
     make("h2", { textContent: `Why ${explained.name}: ${percent(explained.probability)}` }),
     make("div", { className: "pictures" },
       make("figure", {}, place, make("figcaption", {}, caption, larger)),
       make("figure", { className: "original" }, beside, make("figcaption", { textContent: "The image as the model sees it" }))),
-    scale.box, whole,
+    scale.box, matched, whole,
     make("h3", { textContent: "The score is a sum" }), ...steps(explained, bias).filter(Boolean),
     make("h3", { textContent: "The cases: training images of this class, and what the model remembers of them" }),
     make("ul", { className: "cases" }, ...cases.map((one) => one.box)));
+
+  /** The same numbers in the image and in the cases, and what each region adds to the score. */
+  function showMatches() {
+    if (!explained.regions) {
+      matched.replaceChildren(make("p", { className: "soft", textContent: explained.cases.length ? "Finding the regions that match …" : "This model has no cases to match." }));
+      return;
+    }
+    place.append(lines = outlines(explained.regions, "image", context.size));
+    for (const group of lines.children) {
+      group.addEventListener("pointerenter", () => lit(Number(group.dataset.region)));
+      group.addEventListener("pointerleave", () => lit(null));
+    }
+    matched.replaceChildren(regionList(explained.regions, lit),
+      make("p", { className: "soft", textContent: "Regions with the same number match. Choose one to find its partners; its number says how much it adds, and which share of the evidence that is." }));
+  }
 
   return {
     box,
@@ -132,12 +163,16 @@ export function panel(explained, context) {
     /** How much of the evidence covers the image, from 0 to 1. */
     blend(share) { canvas.style.opacity = share; },
     draw(mode, limit) {
-      caption.textContent = mode === "signed" ? `Evidence for (red) and against (blue) ${explained.name}` : "What the model recognised";
+      caption.textContent = { signed: `Evidence for (red) and against (blue) ${explained.name}`, colours: "What the model recognised", matches: "Regions that match the cases" }[mode];
+      lines?.remove();
+      lines = null;
+      matched.replaceChildren();
       scale.box.hidden = mode !== "signed";
       scale.low.textContent = `−${limit.toPrecision(2)}`;
       scale.high.textContent = `+${limit.toPrecision(2)}`;
       if (mode === "signed") drawSigned(canvas, explained.ready, limit, image);
-      else drawPixels(canvas, explained.colours);
+      else drawPixels(canvas, mode === "colours" ? explained.colours : image);
+      if (mode === "matches") showMatches();
       return Promise.all(cases.map((one) => one.draw(mode)));
     },
     /** Show what comes from inside the mask, and say it. */

@@ -64,6 +64,7 @@ export function stage(region, label, touch, signal) {
   const under = make("canvas", { "aria-hidden": "true", className: "under" });
   const shade = make("canvas", { "aria-hidden": "true", width: region.width, height: region.height });
   const outline = document.createElementNS(SVG, "svg");
+  outline.setAttribute("class", "pointer");
   outline.setAttribute("viewBox", `0 0 ${region.width} ${region.height}`);
   const circles = [0, 1].map(() => outline.appendChild(document.createElementNS(SVG, "circle")));
   const box = make("div", { className: "stage", tabIndex: 0, role: "application", "aria-label": label, "aria-describedby": "how" },

@@ -1,6 +1,6 @@
 // The page that shows one image, its answer and the reasons.
 
-import { explain, get, model, share } from "/static/api.js";
+import { explain, get, matches, model, share } from "/static/api.js";
 import { byId, clearMessage, fail, make, percent, qualityWords, truthWords } from "/static/elements.js";
 import { pixels, scaleEnd } from "/static/maps.js";
 import { decode, difference, panel } from "/static/panel.js";
@@ -141,7 +141,27 @@ async function show() {
 async function draw() {
   const end = scaleEnd(...current.panels.map((one) => one.explained.ready));
   blend();
+  byId("blend").disabled = mode === "matches";  // the image itself is shown
   await Promise.all(current.panels.map((one) => one.draw(mode, end)));
+  if (mode === "matches") await match(current);
+}
+
+/** Ask for the regions that match, of all classes shown, so that they share their numbers. */
+async function match(here) {
+  const names = here.shown, key = names.join("|");
+  if (here.matched === key || here.matching === key) return;
+  here.matching = key;
+  try {
+    for (const found of await matches(here.source, names)) {
+      const known = here.classes.get(found.name);
+      known.regions = found.regions ?? [];
+      found.cases.forEach((one, slot) => { known.cases[slot].regions = one.regions ?? []; });
+    }
+    here.matched = key;
+  } finally {
+    here.matching = null;
+  }
+  if (here === current && here.shown === names && mode === "matches") await draw();
 }
 
 const blend = () => current?.panels.forEach((one) => one.blend(byId("blend").value / 100));
