@@ -71,6 +71,7 @@ class Model(Predictor):
         truth: str | None = None,
         most: int | None = None,
         matches: bool = False,
+        versus: str | None = None,
     ) -> Explanation:
         """Explain one image, in one forward pass.
 
@@ -80,20 +81,25 @@ class Model(Predictor):
             truth: The true class, to be shown.
             most: How many classes of the answer to explain, the most probable first; by default all of them.
             matches: Also split the evidence of every case into regions that match (SIC only).
+            versus: Compare the first class with this one, region by region (SIC only).
 
         Returns:
             Contribution maps and evidence of each class explained; `save` draws them.
         """
         answered = self.classifier.answered(self.tensor(image)[None])
-        targets = self._targets(answered, self._wanted(classes))
-        if most is not None and not classes:
+        targets = self._targets(answered, self._wanted(classes), self._versus(versus))
+        if most is not None and not classes and versus is None:
             probable = self.answers(answered.logits).probabilities[0].tolist()
             targets = [sorted(targets[0], key=lambda label: -probable[label])[:most]]
-        found = self._explanations(answered, targets, evidence_maps=True, matches=matches)[0]
+        found = self._explanations(answered, targets, True, matches, versus is not None)[0]
         return replace(found, title=_title(image), truth=truth)
 
     def explain_many(
-        self, images: Iterable[ImageInput], classes: Sequence[str] | None = None, matches: bool = False
+        self,
+        images: Iterable[ImageInput],
+        classes: Sequence[str] | None = None,
+        matches: bool = False,
+        versus: str | None = None,
     ) -> Iterator[Explanation]:
         """Explain any number of images in batches that fit into memory.
 
@@ -101,23 +107,25 @@ class Model(Predictor):
             images: Files, Pillow images or tensors; they are read as needed.
             classes: The classes to explain; by default those of each answer.
             matches: As in `explain`.
+            versus: As in `explain`.
 
         Yields:
             One explanation per image, in order, as from `explain` but without the maps of single supports.
         """
-        wanted, titles = self._wanted(classes), deque[str]()
+        wanted, other, titles = self._wanted(classes), self._versus(versus), deque[str]()
 
         def views() -> Iterator[Tensor]:
             for image in images:
                 titles.append(_title(image))
                 yield self.tensor(image)
 
-        maps = len(wanted or [0])
-        if matches:
+        maps = len(wanted or [0]) + (other is not None)
+        if matches or other is not None:
             maps *= 1 + len(self.supports) // len(self.classes)
         for batch in in_chunks(self.classifier, views(), maps):
             answered = self.classifier.answered(batch)
-            for each in self._explanations(answered, self._targets(answered, wanted), matches=matches):
+            targets = self._targets(answered, wanted, other)
+            for each in self._explanations(answered, targets, matches=matches, versus=other is not None):
                 yield replace(each, title=titles.popleft())
 
     def contributions(
@@ -148,8 +156,23 @@ class Model(Predictor):
                 raise SicError(f"The model has no class {name!r}; it knows {', '.join(self.classes)}.")
         return [self.classes.index(name) for name in classes] if classes else None
 
-    def _targets(self, answered: Answered, wanted: list[int] | None) -> list[list[int]]:
-        """The classes to explain of each image."""
+    def _versus(self, name: str | None) -> int | None:
+        """The class to compare with."""
+        if name is None:
+            return None
+        self.sic.require_evaluation()
+        return (self._wanted([name]) or [0])[0]
+
+    def _targets(self, answered: Answered, wanted: list[int] | None, versus: int | None = None) -> list[list[int]]:
+        """The classes to explain of each image. With `versus`, two: if it is the best class itself, the next best is
+        compared with it."""
+        if versus is not None:
+            ranked = answered.logits.argsort(dim=1, descending=True).tolist()
+            first = [(wanted or row)[0] for row in ranked]
+            return [
+                [one, versus if one != versus else next(label for label in row if label != one)]
+                for one, row in zip(first, ranked, strict=True)
+            ]
         if wanted is not None:
             return [wanted] * len(answered.images)
         answers = self.answers(answered.logits)
@@ -175,9 +198,14 @@ class Model(Predictor):
         return found
 
     def _explanations(
-        self, answered: Answered, targets: list[list[int]], evidence_maps: bool = False, matches: bool = False
+        self,
+        answered: Answered,
+        targets: list[list[int]],
+        evidence_maps: bool = False,
+        matches: bool = False,
+        versus: bool = False,
     ) -> list[Explanation]:
-        """Of the classes `targets` of each image."""
+        """Of the classes `targets` of each image; `versus`: the first is compared with the second."""
         own: dict[int, Contributions] = {}
         if isinstance(self.classifier, SIC):
             shown = {label for labels in targets for label in labels}
@@ -190,7 +218,7 @@ class Model(Predictor):
             targets,
             own,
             evidence_maps=evidence_maps,
-            matches=matches,
+            matches=matches or versus,
         )
         result = []
         answers = self.answers(answered.logits)
@@ -207,6 +235,7 @@ class Model(Predictor):
                     dict(zip(self.classes, answers.probabilities[row].tolist(), strict=True)),
                     None,
                     self.config.method,
+                    parts[1].name if versus else None,
                 )
             )
         return result

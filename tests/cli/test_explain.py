@@ -70,3 +70,25 @@ def test_results_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) ->
     results.add({"a": 1}, None)
     results.close()
     assert capsys.readouterr().out == "words\n"
+
+
+def test_matches_and_contrasts(sic: Sic, saved: Path, folder: Path, tmp_path: Path) -> None:
+    image, out = folder / "2" / "same name.png", tmp_path / "why.svg"
+    (plain,) = sic.json("explain", saved, image, "--out", out, "--no-matches")["images"]
+    assert "regions" not in plain["classes"][0] and "contrast" not in plain
+    (found,) = sic.json("explain", saved, image, "--out", out)["images"]
+    (explained,) = found["classes"]
+    total = sum(part["evidence"] for part in explained["regions"])
+    assert total + found["bias"] == pytest.approx(explained["logit"], abs=1e-4)
+    predicted = explained["name"]
+    for other in CLASSES:
+        (told,) = sic.json("explain", saved, image, "--out", out, "--versus", other)["images"]
+        first, second = told["classes"]
+        contrast = told["contrast"]
+        assert contrast["class"] == first["name"] == predicted
+        assert contrast["versus"] == second["name"] != predicted
+        assert other in (first["name"], second["name"])
+        difference = sum(part["difference"] for part in contrast["regions"])
+        assert difference == pytest.approx(first["logit"] - second["logit"], abs=1e-4)
+        assert f"{predicted} against {second['name']}: the scores differ by" in told["text"]
+    assert "has no class 'none'" in sic.refuse("explain", saved, image, "--versus", "none", "--out", out)

@@ -1,5 +1,6 @@
 """Explanations put together from the model's parts, their reading and their figure."""
 
+import copy
 import json
 import math
 import re
@@ -407,3 +408,46 @@ def test_a_figure_numbers_the_matches_on_both_sides(sure: SIC, tmp_path: Path) -
         shown = f"<!-- {number} -->"
         assert text.count(shown) >= plain.count(shown) + sides
         assert text.count(REGIONS[number]) > 0 == plain.count(REGIONS[number])
+
+
+def test_evidence_is_strength_times_likeness(sure: SIC) -> None:
+    explanation = explained(sure, [2])
+    with torch.no_grad():
+        latents = sure.encoder(photos(8)[7:])[0]
+    for case in explanation.classes[0].cases:
+        cosine = F.cosine_similarity(latents, sure.support_vectors[case.index], dim=0).item()
+        assert case.strength == pytest.approx(latents.norm().item() / sure.temperature, rel=1e-5)
+        assert case.likeness == pytest.approx(cosine**2, rel=1e-4)
+        assert case.strength * case.likeness == pytest.approx(case.evidence, rel=1e-6)
+        assert percent(case.likeness) in explanation.text
+    assert f"the strength of this image is {explanation.classes[0].cases[0].strength:.2f}" in explanation.text
+
+
+def test_cases_that_count_as_one_are_said(sure: SIC) -> None:
+    twin = copy.deepcopy(sure)
+    vectors = twin.support_vectors.clone()
+    vectors[3:] = vectors[3] * torch.tensor([[1.0], [2.0], [3.0]])
+    twin.set_supports(vectors, twin.support_classes)
+    said = "To the model these 3 training images are nearly the same"
+    assert said in explained(twin, [2]).text and explained(twin, [2]).classes[0].alike == pytest.approx(1)
+    vectors[4] = torch.rand(16, generator=torch.Generator().manual_seed(0))
+    twin.set_supports(vectors, twin.support_classes)
+    apart = explained(twin, [2])
+    directions = F.normalize(vectors[3:], dim=1)
+    assert apart.classes[0].alike == pytest.approx((directions @ directions.T).min().item() ** 2, rel=1e-5)
+    assert said not in apart.text and explained(twin, [1]).classes[0].alike is None
+
+
+def test_a_contrast_adds_up_to_the_difference_of_the_scores(sure: SIC) -> None:
+    explanation = replace(matched(sure, [2, 0]), versus="wren")
+    first, other = explanation.classes
+    assert sum(each.value for each in explanation.contrast) == pytest.approx(first.logit - other.logit, rel=1e-5)
+    assert explanation.contrast[-1].number == 0
+    values = [each.value for each in explanation.contrast[:-1]]
+    assert values == sorted(values, reverse=True) and len(values) > 1
+    text = explanation.text
+    assert f"kite against wren: the scores differ by {first.logit - other.logit:+.2f}, made of region " in text
+    told = as_json(explanation)["contrast"]
+    assert (told["class"], told["versus"]) == ("kite", "wren")
+    assert sum(each["difference"] for each in told["regions"]) == pytest.approx(told["difference"], rel=1e-5)
+    assert matched(sure, [2, 0]).contrast == [] and "contrast" not in as_json(matched(sure, [2, 0]))

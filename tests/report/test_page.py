@@ -114,7 +114,7 @@ def test_supports_are_those_of_the_overview(single: Saved, tree: Element) -> Non
         assert len(card.all("img")) == 3
         facts = card.one("p", class_="facts").text
         assert number(facts) == pytest.approx(support.norm, abs=0.005)
-        assert f"({support.norm / overview.temperature:+.2f} points" in facts
+        assert f"gets at most {support.norm / overview.temperature:+.2f} points from it, a stronger one more" in facts
 
 
 def test_similarities_and_silhouettes_are_those_of_the_overview(single: Saved, page: Page, tree: Element) -> None:

@@ -26,6 +26,9 @@ def explain(
         list[str] | None,
         typer.Option("--class", help="Explain this class, not the predicted one; can be repeated."),
     ] = None,
+    versus: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="Explain why the predicted class and not this one.")
+    ] = None,
     matches: Annotated[
         bool, typer.Option("--matches/--no-matches", help="Show which regions of the image and of the cases match.")
     ] = True,
@@ -72,7 +75,7 @@ def explain(
                     waiting.append((number, file))
                     yield view
 
-        for done, explanation in enumerate(loaded.explain_many(readable(), classes, matches), 1):
+        for done, explanation in enumerate(loaded.explain_many(readable(), classes, matches, versus), 1):
             number, file = waiting.popleft()
             # Numbered, because images in different folders can have the same name.
             figure = out / f"{number:04d}-{file.stem}.png" if folder else out

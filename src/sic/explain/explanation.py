@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sic.explain.contributions import support_contributions, support_image
@@ -33,6 +34,13 @@ class SupportEvidence:
     """3×H×W."""
     matches: Matches | None = None
     """The evidence, region by region; None if not requested."""
+    strength: float | None = None
+    """`‖f⁺‖ / T`, the same for all cases of an image; None if the evidence is no similarity."""
+
+    @property
+    def likeness(self) -> float | None:
+        """`|cos|^B`, the evidence as a share of the strength: 1 for an image that differs in strength alone."""
+        return None if self.strength is None else self.evidence / max(self.strength, 1e-12)
 
 
 @dataclass
@@ -45,6 +53,8 @@ class ClassExplanation:
     contributions: Contributions
     """Contributions to the logit, without leading dimensions."""
     cases: list[SupportEvidence]
+    alike: float | None = None
+    """The lowest likeness between two of the cases; None with fewer than two, or if there is no likeness."""
 
     @property
     def matches(self) -> Matches | None:
@@ -56,6 +66,33 @@ class ClassExplanation:
     def yes(self) -> bool:
         """Whether the model finds the class in the image."""
         return self.probability >= THRESHOLD
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A region of the image and its evidence for two classes."""
+
+    number: int
+    """As in `Match.number`."""
+    evidence: float
+    """For the class."""
+    other: float
+    """For the class that it is compared with."""
+
+    @property
+    def value(self) -> float:
+        """What the region adds to the difference of the scores."""
+        return self.evidence - self.other
+
+
+def contrast(explained: ClassExplanation, other: ClassExplanation) -> list[Difference]:
+    """The difference of two scores, region by region, largest first, and the rest; the differences add up to it."""
+    sides = [
+        {} if each.matches is None else {part.number: part.evidence for part in each.matches.parts}
+        for each in (explained, other)
+    ]
+    found = [Difference(number, *(side.get(number, 0.0) for side in sides)) for number in {*sides[0], *sides[1]}]
+    return sorted(found, key=lambda difference: (not difference.number, -difference.value))
 
 
 @dataclass
@@ -75,6 +112,13 @@ class Explanation:
     probabilities: dict[str, float]
     truth: str | None = None
     method: str = "sic"
+    versus: str | None = None
+    """The class that the first one is compared with."""
+
+    @property
+    def contrast(self) -> list[Difference]:
+        """Why the first class scores more than `versus`, region by region; empty if that was not asked for."""
+        return contrast(*self.classes[:2]) if self.versus is not None else []
 
     @property
     def found(self) -> list[str]:
@@ -173,6 +217,7 @@ def explain_answers(
         own |= own_contributions(classifier, supports, sorted(missing))
     speaking = answered.explain_evidence(as_rows(flat, images)).maps if evidence_maps and any(flat) else None
     found_matches = find_matches(answered, supports, flat) if matches and isinstance(answered, AnsweredSIC) else None
+    strengths = answered.strengths.tolist() if isinstance(answered, AnsweredSIC) else None
     logits = answered.explain(as_rows(classes, images))
     pictures = {index: support_image(supports[index], images) for index in {index for cases in flat for index in cases}}
     result = []
@@ -190,15 +235,25 @@ def explain_answers(
                     own.get(index),
                     pictures[index],
                     None if found_matches is None else found_matches[n][index],
+                    None if strengths is None else strengths[n],
                 )
                 for index in sorted(shown[n][label], key=lambda index: -evidence[n][index])
             ]
             found = logits.at((n, k))
+            alike = _alike(classifier, shown[n][label])
             of_image.append(
-                ClassExplanation(names[label], found.value.item(), probabilities[n, label].item(), found, cases)
+                ClassExplanation(names[label], found.value.item(), probabilities[n, label].item(), found, cases, alike)
             )
         result.append(of_image)
     return result
+
+
+def _alike(classifier: Classifier, cases: Sequence[int]) -> float | None:
+    """The lowest likeness between two of these cases, `|cos|^B`."""
+    if not isinstance(classifier, SIC) or len(cases) < 2:
+        return None
+    directions = F.normalize(classifier.support_vectors[list(cases)], dim=1)
+    return float((directions @ directions.T).abs().min() ** classifier.b)
 
 
 def as_rows(rows: Sequence[Sequence[int]], like: Tensor) -> Tensor:

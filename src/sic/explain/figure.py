@@ -155,6 +155,8 @@ def _outlines(axes: Axes, regions: list[tuple[int, Region]]) -> None:
 
 def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
     name = f"{case.name}: {_shorten(case.support.source)}\nadds {case.evidence:+.2f}"
+    if case.likeness is not None:
+        name += f" ({percent(case.likeness)} alike)"
     if case.image is not None and case.own is None:  # a method without support contributions
         _picture(above, case.image.permute(1, 2, 0).cpu().numpy(), name)
         if case.support.box is not None:

@@ -1,5 +1,7 @@
 """An explanation in words."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,8 @@ HARDLY_ANY = 0.1
 """Evidence that is too small to be located."""
 GATHERED = 0.6
 """Share of the evidence that a region must hold to be named."""
+ONE_CASE = 0.95
+"""Likeness between all cases of a class from which on they count as one."""
 TOO_MUCH_NEGATIVE = 0.2
 """Share of negative mass in a support contribution that gives a warning."""
 
@@ -63,6 +67,7 @@ def read(explanation: Explanation) -> str:
             sentences += _class_sentences(explanation, explained)
         else:
             sentences += [*_other_method(explained, METHODS[explanation.method]), _where(explained.contributions.maps)]
+    sentences += _contrast_sentences(explanation)
     complete = METHODS[explanation.method].complete
     return " ".join([*sentences, _checked(explanation) if complete else _missing(explanation.residual)])
 
@@ -118,6 +123,7 @@ def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> l
         f"The score for {explained.name} is {explained.logit:.2f}: evidence of {parts} from the similarity to "
         f"{images}, minus {-explanation.bias:.2f}, which is the same for every class.",
         f"The most similar {'of them ' if len(ranked) > 1 else ''}is {_named(ranked[0])}.",
+        *_likeness_sentences(ranked, explained.alike),
         *_match_sentences(explained.matches),
         _where(explained.contributions.maps),
     ]
@@ -135,6 +141,43 @@ def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> l
                 "temperature in training would give clearer explanations."
             )
     return sentences
+
+
+def _likeness_sentences(ranked: list[SupportEvidence], alike: float | None) -> list[str]:
+    """What evidence is made of, and whether the cases count as one."""
+    likeness = [percent(case.likeness) for case in ranked if case.likeness is not None]
+    sentences = []
+    if likeness and ranked[0].strength:
+        sentences.append(
+            f"Evidence is strength times likeness: the strength of this image is {ranked[0].strength:.2f}, and its "
+            f"likeness to the case{'s' if len(likeness) > 1 else ''} {_listed(likeness)}."
+        )
+    if alike is not None and alike >= ONE_CASE:
+        sentences.append(
+            f"To the model these {len(ranked)} training images are nearly the same ({percent(alike)} alike): they "
+            "count as one case."
+        )
+    return sentences
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _contrast_sentences(explanation: Explanation) -> list[str]:
+    """Why the first class and not the other, region by region."""
+    if explanation.versus is None:
+        return []
+    first, other = explanation.classes[:2]
+    parts = [
+        f"{f'region {each.number}' if each.number else 'what has no match'} {each.value:+.2f} "
+        f"({each.evidence:.2f} against {each.other:.2f})"
+        for each in explanation.contrast
+    ]
+    return [
+        f"{first.name} against {other.name}: the scores differ by {first.logit - other.logit:+.2f}, made of "
+        f"{_listed(parts)}."
+    ]
 
 
 def _match_sentences(matches: Matches | None) -> list[str]:

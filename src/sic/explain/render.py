@@ -107,6 +107,7 @@ def as_json(explanation: Explanation, *, maps: bool = False, pictures: bool = Fa
         "text": explanation.text,
         "residual": explanation.residual,
         "size": list(explanation.image.shape[-2:]),
+        **({"contrast": _contrast_json(explanation)} if explanation.versus is not None else {}),
         **image,
         "classes": [_class_json(explanation, explained, maps, pictures) for explained in explanation.classes],
     }
@@ -139,6 +140,8 @@ def _case_json(case: SupportEvidence, maps: bool) -> dict[str, Any]:
         "source": case.support.source,
         "evidence": case.evidence,
         "shown": case.image is not None,
+        "strength": case.strength,
+        "likeness": case.likeness,
     }
     if case.evidence_map is not None:
         found["pixels"] = case.evidence_map.sum().item()
@@ -147,6 +150,20 @@ def _case_json(case: SupportEvidence, maps: bool) -> dict[str, Any]:
     if case.matches is not None:
         found["regions"] = _parts_json(case.matches)
     return found
+
+
+def _contrast_json(explanation: Explanation) -> dict[str, Any]:
+    """Two classes, region by region; the differences add up to the difference of the scores. Number 0 is the rest."""
+    first, other = explanation.classes[:2]
+    return {
+        "class": first.name,
+        "versus": other.name,
+        "difference": first.logit - other.logit,
+        "regions": [
+            {"number": each.number, "evidence": each.evidence, "versus": each.other, "difference": each.value}
+            for each in explanation.contrast
+        ],
+    }
 
 
 def _parts_json(matches: Matches) -> list[dict[str, Any]]:

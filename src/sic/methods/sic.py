@@ -115,6 +115,11 @@ class AnsweredSIC(Answered):
 
     classifier: SIC
 
+    @property
+    def strengths(self) -> Tensor:
+        """`‖f⁺‖ / T` of each image, N: evidence is strength times likeness, `|cos|^B`."""
+        return self.traced.features.norm(dim=1) / self.classifier.temperature
+
     def answers(self) -> tuple[Tensor, Tensor]:
         self.traced = Traced(lambda: self.classifier.encoder(self.images))
         evidence = self.classifier.evidence(self.traced.features)

@@ -55,6 +55,10 @@ class SupportEvidence(BaseModel):
     source: str = Field(examples=["train/2/000214.png"])
     evidence: float = Field(description="Its contribution to the score.", examples=[2.31])
     shown: bool = Field(description="Whether the model kept the support's image.")
+    strength: float | None = Field(
+        None, description="Evidence is strength times likeness; the strength is the image's.", examples=[9.05]
+    )
+    likeness: float | None = Field(None, description="From 0 to 1.", examples=[0.26])
     pixels: float | None = Field(
         None, description="Sum of `map`: the part of the evidence that comes from pixels.", examples=[2.31]
     )
