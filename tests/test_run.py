@@ -1,6 +1,7 @@
 """What a model was trained on; which images it is judged by, and with whose labels."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,3 +110,32 @@ def test_its_own_data_and_other_data(model: Path, tmp_path: Path) -> None:
     assert [sample.id for sample in judged.samples] == run.record["validation"] and judged.caution == CHOSEN_ON
     assert len(run.held_out(own, 3).samples) == 3
     assert run.cut([tmp_path / "x.png"]) == [tmp_path / "x.png"]
+
+
+def test_other_data_is_compared_with_the_training_images(model: Path, tmp_path: Path) -> None:
+    run = Run(model, read_config(model)[0])
+    others = draw(tmp_path / "others", images=3, seed=9)
+    fair = run.compare(run.held_out(run.open_other(others)))
+    assert fair.caution is None and not fair.copies  # not the general warning
+    original = run.images().splits["train"][0]
+    copy = others / Path(original.id).parent / "copy.png"
+    shutil.copy(original.path, copy)
+    found = run.compare(run.held_out(run.open_other(others)))
+    assert found.copies == {copy.relative_to(others).as_posix()} and len(found.samples) == len(fair.samples) + 1
+    assert found.caution is not None and f"1 of these {len(found.samples)} images is a copy" in found.caution
+    assert original.id in found.caution
+    said = Sic(here).json("evaluate", model, others, "--only", "accuracy")
+    assert said["caution"] == found.caution
+    assert said["accuracy"]["images"] == said["accuracy"]["without_copies"]["images"] + 1
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    assert run.compare(run.held_out(run.open_other(others))).caution == SEEN
+
+
+def test_copies_that_a_training_found_are_left_out_of_the_second_figures(model: Path) -> None:
+    record = json.loads((model / RUN).read_text())
+    record["copies"] = {"validation": record["validation"][:1]}
+    (model / RUN).write_text(json.dumps(record))
+    run = Run(model, read_config(model)[0])
+    assert run.held_out(run.open()).copies == {record["validation"][0]}
+    said = Sic(here).json("evaluate", model, "--only", "accuracy")
+    assert said["accuracy"]["without_copies"]["images"] == said["accuracy"]["images"] - 1

@@ -1,5 +1,6 @@
 """`sic.fit`: from a folder of images to a trained and measured model."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +111,10 @@ def _figures(model: Model, held_out: dict[str, list[Sample]], tainted: dict[str,
         if predictions.unreadable:
             raise UnreadableImage(*predictions.unreadable)
         figures[split] = predictions.quality
-        known = tainted.get(split, set())
-        clean = [row for row, sample in enumerate(samples) if sample.id not in known]
-        if 0 < len(clean) < len(samples):
+        clean = replace(predictions, copies=frozenset(tainted.get(split, ()))).without_copies
+        if clean is not None:
             note = f"images that are in training, too, are left out: {len(samples) - len(clean)}"
-            figures[f"{split}_without_copies"] = predictions.subset(clean).quality | {"note": note}
+            figures[f"{split}_without_copies"] = clean.quality | {"note": note}
     if "best_epoch" in model.config.training:
         figures["validation"]["note"] = "the best epoch was chosen on these images"
     return figures

@@ -176,6 +176,8 @@ class Predictions(Answers):
     """Which images of which data, for people."""
     caution: str | None = None
     """Why the images are no fair test."""
+    copies: frozenset[str] = frozenset()
+    """Ids of images that the model was trained on, or that are copies of such images."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Ids of images that were left out, with the reason."""
 
@@ -202,6 +204,12 @@ class Predictions(Answers):
     def right(self) -> Tensor:
         """n, bool: no label is wrong."""
         return self.mistakes(self.targets) == 0
+
+    @property
+    def without_copies(self) -> Self | None:
+        """The predictions for the images that are no copies; None if there are no copies, or nothing else."""
+        rows = [row for row, sample in enumerate(self.samples) if sample.id not in self.copies]
+        return replace(self.subset(rows), copies=frozenset()) if 0 < len(rows) < len(self) else None
 
     @cached_property
     def quality(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a model was trained on: the record of its run, its images, and those that are fair to judge it by."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from sic.data import ImageData, Sample
 from sic.data import open as open_data
 from sic.data.boxes import NoBoxes
+from sic.data.checks import copies_of
 from sic.data.dataset import Progress
 from sic.data.source import BUILT_IN
 from sic.directory import RUN, Config, read_run
@@ -30,6 +31,8 @@ class HeldOut:
     caution: str | None
     """What keeps them from being a fair test."""
     samples: list[Sample]
+    copies: frozenset[str] = frozenset()
+    """Ids of those that the model was trained on, or that are copies of such images, as far as is known."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,21 @@ class Run:
         """The fairest images of some data to judge the model by, at most `limit`."""
         chosen_on = self.record.get("validation", []) if self.is_own(data) else []
         images = held_out(data, self.classes, chosen_on)
-        return replace(images, samples=[images.samples[row] for row in spread(len(images.samples), limit)])
+        samples = [images.samples[row] for row in spread(len(images.samples), limit)]
+        known = {id for ids in self.record.get("copies", {}).values() for id in ids} if self.is_own(data) else set()
+        return _with_copies(replace(images, samples=samples), dict.fromkeys(known))
+
+    def compare(self, images: HeldOut, progress: Progress | None = None) -> HeldOut:
+        """Images of other data, compared with those that the model was trained and chosen on.
+
+        The caution then says how many are copies. If the images of the run cannot be found, nothing changes.
+        """
+        try:
+            own = self.images()
+        except (SicError, OSError):
+            return images
+        copies = copies_of([*own.splits["train"], *own.splits["validation"]], images.samples, progress)
+        return _with_copies(replace(images, caution=None), copies)
 
     def images(self, data: str | Path | None = None) -> RunImages:
         """All images of the run by split, at `data` if they are no longer where they were.
@@ -184,6 +201,20 @@ def held_out(data: ImageData, classes: Sequence[str], validation: Sequence[str] 
     ]
     name, caution, samples = next(choice for choice in choices if choice[2])
     return HeldOut(f"{name} of {data.name}", caution, _relabelled(samples, data, classes))
+
+
+def _with_copies(images: HeldOut, copies: Mapping[str, str | None]) -> HeldOut:
+    """The images with a caution about copies; `copies`: their ids and, if it is known, the original of each."""
+    found = [sample.id for sample in images.samples if sample.id in copies]
+    if not found:
+        return images
+    original = f" (of {copies[found[0]]})" if copies[found[0]] else ""
+    copied = "are copies" if len(found) > 1 else "is a copy"
+    sentence = (
+        f"{len(found)} of these {len(images.samples)} images {copied} of images that the model was trained or chosen "
+        f"on, such as {found[0]}{original}. Accuracy is also given without copies."
+    )
+    return replace(images, caution=" ".join(filter(None, [images.caution, sentence])), copies=frozenset(found))
 
 
 def _relabelled(samples: Sequence[Sample], data: ImageData, classes: Sequence[str]) -> list[Sample]:

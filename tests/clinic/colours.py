@@ -29,9 +29,9 @@ def picture(rng: np.random.Generator, left: str, right: str) -> Image.Image:
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
-def draw(root: Path, images: int = 12) -> Path:
+def draw(root: Path, images: int = 12, seed: int = 0) -> Path:
     """Class folders of single-coloured images."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     for name in COLOURS:
         (root / name).mkdir(parents=True)
         for number in range(images):

@@ -140,6 +140,8 @@ def show(result: Mapping[str, Any]) -> None:
     OUT.print(f"{result['images']} {result['data']}")
     if headline := Headline.of(result.get("accuracy", {})):
         OUT.print(headline.sentence)
+    if clean := Headline.of(result.get("accuracy", {}).get("without_copies", {})):
+        OUT.print(f"Without copies of training images: {clean.sentence}")
     for name, table in TABLES.items():
         if name in result:
             OUT.print(table(result[name]))

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -183,6 +184,8 @@ def held_out_predictions(
     `own`: as in `Predictor.embed`.
     """
     images = run.held_out(opened, limit)
+    if not run.is_own(opened):
+        images = run.compare(images, talker.progress("comparing"))
     if images.caution is not None:
         talker.warn(images.caution)
     predictions = model.predictions(
@@ -196,4 +199,4 @@ def held_out_predictions(
         talker.warn(f"Skipped {file}: {reason}.")
     if not len(predictions):
         raise SicError(f"None of the {predictions.name} can be read.")
-    return predictions
+    return replace(predictions, copies=images.copies)

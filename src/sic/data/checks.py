@@ -107,6 +107,16 @@ def training_leaks(data: ImageData, prints: Mapping[Path, Fingerprint]) -> set[s
     return leaking
 
 
+def copies_of(
+    training: Sequence[Sample], samples: Sequence[Sample], progress: Progress | None = None
+) -> dict[str, str]:
+    """The ids of those samples that are (nearly) the same image as a training image, each with the id of that one."""
+    both = ImageData("", Path(), "", (), {"train": list(training), "test": list(samples)})
+    prints, _ = _read(both, progress)
+    pairs = [leak.samples for leak in _shared_pictures(both, "train", "test", prints)]
+    return {copy: original for original, copy in pairs}
+
+
 @dataclass(frozen=True)
 class Findings:
     """The problems of a dataset, besides those found when it was opened."""

@@ -39,6 +39,8 @@ def detailed_figures(predictions: Predictions) -> dict[str, Any]:
         **calibration_figures(predictions.probabilities, truth, counts, single),
         "per_class": rows,
     }
+    if (clean := predictions.without_copies) is not None:
+        result["without_copies"] = clean.quality
     return result | ({"confusion": confusion(predictions.nearest, truth).tolist()} if single else {})
 
 

@@ -204,6 +204,7 @@ def _record(data: ImageData, settings: Settings, images: TrainingData, folder: P
         "train": [sample.id for sample in images.train.samples],
         "validation": [sample.id for sample in images.validation.samples],
         "skipped": [asdict(entry) for entry in images.skipped],
+        "copies": {split: sorted(ids) for split, ids in images.tainted.items()},
     }
     if resume:
         before = read_run(folder)
