@@ -41,8 +41,8 @@ def _title(image: ImageInput) -> str:
 class Model(Predictor):
     """A trained classifier with its classes and its supports.
 
-    `sic.load` and `sic.fit` return one. An image is a file name, a Pillow image, or a float tensor 3×H×W (RGB in
-    [0, 1]) of the model's input size.
+    `sic.load` and `sic.fit` return one. An image is a file name, a Pillow image, a NumPy array H×W×3 (bytes, or
+    numbers in [0, 1]), or a float tensor 3×H×W (RGB in [0, 1]) of the model's input size.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Model(Predictor):
         """Explain one image, in one forward pass.
 
         Args:
-            image: A file, a Pillow image, or the model's view of one.
+            image: A file, a Pillow image, an array, or a tensor (see `tensor`).
             classes: The classes to explain; by default those of the answer, or the nearest one if it has none.
             truth: The true class, to be shown.
             most: How many classes of the answer to explain, the most probable first; by default all of them.
@@ -104,7 +104,7 @@ class Model(Predictor):
         """Explain any number of images in batches that fit into memory.
 
         Args:
-            images: Files, Pillow images or tensors; they are read as needed.
+            images: Files, Pillow images, arrays or tensors; they are read as needed.
             classes: The classes to explain; by default those of each answer.
             matches: As in `explain`.
             versus: As in `explain`.
@@ -136,7 +136,7 @@ class Model(Predictor):
         Takes one forward pass and at most K backward passes per batch.
 
         Args:
-            images: Files, Pillow images or tensors; they are read as needed.
+            images: Files, Pillow images, arrays or tensors; they are read as needed.
             classes: The classes to explain; by default those of each answer.
 
         Yields:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -21,7 +23,8 @@ from sic.methods import SIC, Classifier
 from sic.predictions import Answers, Evidence, Prediction, Predictions
 from sic.supports import Support, support_names
 
-ImageInput = str | Path | Image.Image | Tensor
+ImageInput = str | Path | Image.Image | NDArray[Any] | Tensor
+"""A file, a Pillow image, an array H×W×3 or H×W (bytes, or numbers in [0, 1]), or the model's input as a tensor."""
 
 
 class Predictor:
@@ -61,21 +64,25 @@ class Predictor:
         """Prepare an image as the model's input.
 
         Args:
-            image: A file, a Pillow image, or a float tensor 3×H×W (RGB in [0, 1]), which is only moved to the device.
+            image: A file, a Pillow image, a NumPy array H×W×3 or H×W (bytes, or numbers in [0, 1]), or a float tensor
+                3×H×W (RGB in [0, 1]), which is only moved to the device.
 
         Returns:
             A tensor 3×S×S, RGB in [0, 1], on the model's device.
 
         Raises:
-            SicError: The image cannot be read, or the tensor has another shape or type.
+            SicError: The image cannot be read, or the tensor or array has another shape or type.
         """
         if isinstance(image, Tensor):
             if image.dim() != 3 or len(image) != 3 or not image.is_floating_point():
                 raise SicError(f"A tensor must be 3×H×W, RGB in [0, 1], not {image.dtype} of {tuple(image.shape)}.")
             return image.to(next(self.classifier.parameters()))
+        if isinstance(image, np.ndarray):
+            image = _from_array(image)
         if not isinstance(image, str | Path | Image.Image):
             raise SicError(
-                f"Give a file, a Pillow image or a tensor, not {type(image).__name__} (predict_many takes lists)."
+                f"Give a file, a Pillow image, an array or a tensor, not {type(image).__name__} (predict_many and "
+                "embed take lists)."
             )
         if not isinstance(image, Image.Image):
             try:
@@ -89,7 +96,7 @@ class Predictor:
         """Classify one image.
 
         Args:
-            image: A file, a Pillow image, or a tensor (see `tensor`).
+            image: A file, a Pillow image, an array, or a tensor (see `tensor`).
 
         Returns:
             The classes found, all probabilities, and the evidence of every support.
@@ -101,7 +108,7 @@ class Predictor:
         """Classify several images in one forward pass.
 
         Args:
-            images: Files, Pillow images, or tensors of one size.
+            images: Files, Pillow images, arrays, or tensors of one size.
 
         Returns:
             One prediction per image, in the same order.
@@ -139,8 +146,22 @@ class Predictor:
         """Latents of the images that the model was trained and tested on, kept in its directory."""
         return Latents(self.sic.encoder, self.config.preprocessing, self.folder)
 
-    def embed(self, samples: Sequence[Sample], *, own: bool = False, progress: Progress | None = None) -> Latents:
-        """Compute the latents `f⁺` of image files.
+    @torch.no_grad()
+    def embed(self, images: Sequence[ImageInput]) -> Tensor:
+        """Compute the latents `f⁺` of images (SIC only).
+
+        Args:
+            images: Files, Pillow images, arrays, or tensors of one size.
+
+        Returns:
+            A tensor N×d, one row per image.
+        """
+        return self.sic.encoder(torch.stack([self.tensor(image) for image in images]))
+
+    def embed_samples(
+        self, samples: Sequence[Sample], *, own: bool = False, progress: Progress | None = None
+    ) -> Latents:
+        """Compute the latents `f⁺` of the images of a dataset, file by file.
 
         Args:
             samples: The images; their labels do not matter.
@@ -170,14 +191,14 @@ class Predictor:
             samples: The images with their labels.
             name: What to call these images in reports.
             caution: A sentence about them that reports must show.
-            own: As in `embed`.
-            progress: As in `embed`.
+            own: As in `embed_samples`.
+            progress: As in `embed_samples`.
 
         Returns:
             Predictions for the files that can be read; `unreadable` has the reasons for the others.
         """
         if isinstance(self.classifier, SIC):
-            latents = self.embed(samples, own=own, progress=progress)
+            latents = self.embed_samples(samples, own=own, progress=progress)
             known = [sample for sample in samples if sample.id in latents]
             found = self.predictions_of(known, latents.of([sample.id for sample in known]))
             reasons = latents.unreadable
@@ -264,3 +285,16 @@ class Predictor:
             The version of the saved model.
         """
         return directory.save(self.classifier, self.config, self.supports, Path(folder), replacing=replacing)
+
+
+def _from_array(pixels: NDArray[Any]) -> Image.Image:
+    """The image of an array H×W×3 or H×W."""
+    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] != 3) or 0 in pixels.shape:
+        raise SicError(f"An array must be H×W×3 (RGB) or H×W, not {'×'.join(map(str, pixels.shape)) or 'a number'}.")
+    if np.issubdtype(pixels.dtype, np.floating):
+        if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
+            raise SicError("An array of floating-point numbers must have values in [0, 1].")
+        pixels = (255 * pixels).round().astype(np.uint8)
+    if pixels.dtype != np.uint8:
+        raise SicError(f"An array must hold bytes (uint8) or floating-point numbers in [0, 1], not {pixels.dtype}.")
+    return Image.fromarray(pixels).convert("RGB")

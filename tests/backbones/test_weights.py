@@ -16,13 +16,14 @@ from urllib.error import URLError
 import pytest
 import timm
 import torch
+from huggingface_hub import constants
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision import models
 from torchvision.models import get_model_weights
 
 from sic import backbones
-from sic.backbones import Backbone, weights
+from sic.backbones import Backbone, libraries, weights
 from sic.backbones.registry import build
 from sic.backbones.weights import Weights, check, fill, loader, published, read_state
 from sic.bcos import convert, fade
@@ -540,10 +541,24 @@ def test_timm_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("We couldn't connect to 'https://huggingface.co'\nand many more words")
 
     monkeypatch.setattr(timm, "create_model", unreachable)
+    monkeypatch.setattr(libraries, "_known", lambda host: True)
     assert refusal(lambda: loader("imagenet", "timm/convnext_atto", "bcosified")) == (
         "timm could not get the weights of convnext_atto (We couldn't connect to 'https://huggingface.co'); "
         "download them elsewhere and give the file with --weights FILE."
     )
+
+
+def test_timm_attempts_nothing_where_the_host_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(libraries, "_known", lambda host: False)
+    monkeypatch.setattr(libraries, "getproxies", dict)
+    assert refusal(lambda: loader("imagenet", "timm/convnext_atto", "bcosified")) == (
+        "timm could not get the weights of convnext_atto (huggingface.co cannot be reached); "
+        "download them elsewhere and give the file with --weights FILE."
+    )
+    assert capfd.readouterr() == ("", "")
+    assert constants.HF_HUB_OFFLINE is False
 
 
 def test_timm_has_no_such_model() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
+from sic.data import images
 from sic.data.boxes import size_of
 from sic.data.dataset import Box
 from sic.data.images import SCANS, Preprocessing, UnreadableImage, image_size, read_image, to_tensor
@@ -476,3 +477,38 @@ def test_no_program_is_started_for_postscript(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UnreadableImage):
         read_image(tmp_path / "a.png")
     assert not started
+
+
+def heic(path: Path, pixels: np.ndarray, orientation: int | None = None) -> Path:
+    heif = pytest.importorskip("pillow_heif")
+    heif.register_heif_opener()
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    Image.fromarray(pixels).save(path, "HEIF", quality=-1, chroma=444, exif=exif)
+    return path
+
+
+def test_photographs_of_phones(tmp_path: Path) -> None:
+    pixels = smooth(48, 64)
+    path = heic(tmp_path / "IMG_0001.HEIC", pixels)
+    assert np.abs(read(path).astype(int) - pixels).max() <= 1  # colours are stored as luminance and two differences
+    assert image_size(path) == (64, 48)
+
+
+def test_photographs_of_phones_are_not_turned_twice(tmp_path: Path) -> None:
+    """HEIC has a rotation of its own, which its decoder applies; the one in EXIF says the same and must be ignored."""
+    pixels = smooth(48, 64)
+    path = heic(tmp_path / "turned.heic", pixels, orientation=6)
+    assert np.abs(read(path).astype(int) - pixels).max() <= 1
+    assert image_size(path) == (64, 48)
+
+
+def test_without_pillow_heif_the_reason_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = heic(tmp_path / "photo.heic", smooth(48, 64))
+    monkeypatch.setattr(images, "_formats", lambda: ("JPEG", "PNG"))
+    with pytest.raises(UnreadableImage, match=r"HEIC, which needs pip install 'sic\[heif\]'; or convert it to JPEG"):
+        read_image(path)
+    path.write_bytes(b"words")
+    with pytest.raises(UnreadableImage, match="not an image"):
+        read_image(path)

@@ -1,8 +1,13 @@
 """Architectures of torchvision and timm without their classifiers."""
 
+import logging
+import socket
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlparse
+from urllib.request import getproxies
 
 import torch
 from torch import Tensor, nn
@@ -191,14 +196,43 @@ def timm_body(name: str) -> Body:
     return Body(network, features, settings["mean"], settings["std"], example)
 
 
+@contextmanager
+def _quiet_download() -> Iterator[str | None]:
+    """Without the messages about every attempt; yields the host that cannot be reached, and then attempts nothing."""
+    from huggingface_hub import constants
+
+    loggers = [logging.getLogger(name) for name in ("timm", "huggingface_hub", "httpx", "urllib3")]
+    levels, offline = [logger.level for logger in loggers], constants.HF_HUB_OFFLINE
+    host = urlparse(constants.ENDPOINT).hostname or ""
+    missing = None if getproxies() or _known(host) else host  # a proxy knows more hosts than this machine
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        constants.HF_HUB_OFFLINE = offline or missing is not None
+        yield missing
+    finally:
+        constants.HF_HUB_OFFLINE = offline
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _known(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return False
+    return True
+
+
 def timm_state(name: str) -> dict[str, Tensor]:
     """The weights that timm publishes for a model, from timm's own cache or its download."""
+    timm = _timm(name)
+    missing = None
     try:
-        network = _timm(name).create_model(name, pretrained=True, num_classes=0)
-    except SicError:
-        raise
+        with _quiet_download() as missing:
+            network = timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:  # whatever its download may raise
-        reason = str(error).strip().split("\n")[0][:120]
+        reason = f"{missing} cannot be reached" if missing else str(error).strip().split("\n")[0][:120]
         raise SicError(
             f"timm could not get the weights of {name} ({reason}); download them elsewhere and give the file "
             "with --weights FILE."

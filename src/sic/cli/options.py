@@ -181,7 +181,7 @@ def held_out_predictions(
 ) -> "Predictions":
     """The predictions for the images of some data that are fairest to judge the model by, at most `limit`.
 
-    `own`: as in `Predictor.embed`.
+    `own`: as in `Predictor.embed_samples`.
     """
     images = run.held_out(opened, limit)
     if not run.is_own(opened):

@@ -55,7 +55,7 @@ class Clinic:
             raise SicError(f"The supports of {folder} are not single training images, so they cannot be edited.")
         self.images = Run(self.folder, model.config).images(data)
         everyone = [sample for samples in self.images.splits.values() for sample in samples]
-        latents = model.embed(everyone, own=True, progress=progress)
+        latents = model.embed_samples(everyone, own=True, progress=progress)
         self.problems = [*self.images.problems]
         """Sentences about missing images."""
         self.problems += [f"{id} can no longer be used: {reason}." for id, reason in latents.unreadable.items()]

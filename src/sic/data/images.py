@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
 DICOM_SUFFIXES = frozenset([".dcm", ".dicom"])
 SUFFIXES = DICOM_SUFFIXES | {
-    ".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tga",
-    ".tif", ".tiff", ".webp",
+    ".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm",
+    ".ppm", ".tga", ".tif", ".tiff", ".webp",
 }  # fmt: skip
 Pixels = NDArray[np.uint8]
 # Scanners and microscopes make images that Pillow warns of; twice as many pixels it refuses, and we say so.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 LONGEST = 4
 """Times as long as wide: beyond that the ends are cut off, where a picture is cropped."""
-FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
+HEIC = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+"""Brands of HEIC files, after `ftyp` in their first bytes. Phones take photographs in this format."""
+FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 """What Pillow may try. It knows many more, some of which start programs (EPS) or read other files."""
 SCANS = 200
 """Most scans in a JPEG: each one goes over the whole picture again, and a few bytes are enough for one. Cameras and
@@ -62,13 +64,24 @@ def _file(path: Path) -> BinaryIO:
 def open_picture(file: BinaryIO, unsigned: bool = True) -> ImageFile.ImageFile:
     """Read the header of a picture, if it is of a format in `FORMATS`; not of those without a signature (TGA), if not
     `unsigned`."""
-    return Image.open(file, formats=[name for name in _formats() if unsigned or name != "TGA"])
+    try:
+        return Image.open(file, formats=[name for name in _formats() if unsigned or name != "TGA"])
+    except UnidentifiedImageError:
+        file.seek(0)
+        start = file.read(12)
+        if start[4:8] == b"ftyp" and start[8:] in HEIC and "HEIF" not in _formats():
+            raise UnreadableImage("HEIC, which needs pip install 'sic[heif]'; or convert it to JPEG") from None
+        raise
 
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """Those of `FORMATS` that this Pillow was built with."""
+    """Those of `FORMATS` that this Pillow was built with, and HEIF if pillow-heif is installed."""
     Image.init()
+    with suppress(ImportError):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 

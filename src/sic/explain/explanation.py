@@ -95,9 +95,9 @@ def contrast(explained: ClassExplanation, other: ClassExplanation) -> list[Diffe
     return sorted(found, key=lambda difference: (not difference.number, -difference.value))
 
 
-@dataclass
+@dataclass(repr=False)
 class Explanation:
-    """The explanation of the prediction for one image."""
+    """The explanation of the prediction for one image; a notebook shows its figure."""
 
     image: Tensor
     """3×H×W, the input of the model."""
@@ -139,6 +139,19 @@ class Explanation:
             for case in explained.cases
             if case.matches is not None
         }
+
+    def __repr__(self) -> str:
+        """One line: the answer and the classes explained."""
+        answer = ", ".join(self.labels) if self.similar_case else f"no similar case (nearest: {self.nearest})"
+        return f"<Explanation of {self.title!r}: {answer}; explains {', '.join(one.name for one in self.classes)}>"
+
+    def _repr_png_(self) -> bytes:
+        """The figure, for notebooks."""
+        from tempfile import TemporaryDirectory
+
+        with TemporaryDirectory() as folder:
+            self.save(Path(folder) / "figure.png")
+            return (Path(folder) / "figure.png").read_bytes()
 
     @property
     def text(self) -> str:

@@ -92,6 +92,8 @@ class Training(lightning.LightningModule):
         self.settings, self.candidates = settings, candidates
         self.multi_label = multi_label
         self.register_buffer("positive", positive, persistent=False)
+        self.chance: float | None = None
+        """The base rate of the validation images, which an untrained model scores."""
         self.collapsed: str | None = None
         """The sentence to say after this epoch, if the fit has collapsed."""
         self.figures: dict[str, float] = {}
@@ -205,12 +207,12 @@ class Training(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         logits, targets = (gathered(torch.cat(part).to(self.device)).cpu() for part in zip(*self._outputs, strict=True))
         answers = Answers(logits, "multi" if self.multi_label else "single", self.classifier.loss)
-        score = answers.main_score(targets)
+        score, self.chance = answers.main_score(targets), targets.nanmean().item()
         self.figures = {
             "train_loss": torch.stack(self._losses).mean().item() if self._losses else float("nan"),
             "val_loss": self.loss(logits, targets).item(),
             "val_score": score,
-            **self.health_figures(score, targets.nanmean().item()),
+            **self.health_figures(score, self.chance),
         }
         self._losses = []
         self.log("val_rank", epoch_rank(score, self.figures["val_loss"], len(targets)) - 2 * (not self.presentable))

@@ -20,6 +20,12 @@ HISTORY = "history.csv"
 COLUMNS = ["epoch", "learning_rate", "train_loss", "val_loss", "val_score", "dead_units", "latent_norm", "seconds"]
 
 
+SLOW = 3
+"""Checks after which a fit that is still near chance is called slow."""
+NEAR = 1.5
+"""Times chance, below which a score is near it."""
+
+
 class Reporter(Protocol):
     """Receives messages and progress. The command line draws bars; `Silent` ignores everything."""
 
@@ -89,6 +95,27 @@ class History(lightning.Callback):
         if module.collapsed is not None and not self.warned:
             self.reporter.warn(module.collapsed)
             self.warned = True
+        scores = [float(one["val_score"]) for one in [*rows, row]]
+        if len(scores) == SLOW and module.collapsed is None and module.chance is not None:
+            slow = slow_start(scores, module.chance, trainer.max_epochs or 0)
+            if slow is not None:
+                self.reporter.say(slow)
+
+
+def slow_start(scores: Sequence[float], chance: float, epochs: int) -> str | None:
+    """A sentence if the validation scores of the first epochs are near chance; None if they are not.
+
+    >>> slow_start([0.11, 0.17, 0.22], 1 / 6, 20)  # doctest: +ELLIPSIS
+    'A slow start: 22% after 3 of 20 epochs, and chance is 17%. This is common ...'
+    >>> slow_start([0.2, 0.3, 0.5], 1 / 6, 20)
+    """
+    if max(scores) >= NEAR * chance:
+        return None
+    return (
+        f"A slow start: {max(scores):.0%} after {len(scores)} of {epochs} epochs, and chance is {chance:.0%}. This is "
+        "common without pretrained weights; scores usually rise later. If they do not, train with more images, more "
+        "epochs, or --weights."
+    )
 
 
 CHECKPOINTS = "checkpoints"
