@@ -115,7 +115,7 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
         axes.text(place, position, f"{bar.value:+.2f}", va="center", fontsize=9, bbox=PAPER)
     axes.axvline(0, color=INK, linewidth=0.8, zorder=0.5)
     axes.set_xlim(low - 0.02 * length, high + 0.24 * length)
-    axes.set_yticks(range(len(bars)), [bar.label for bar in bars], fontsize=9)
+    axes.set_yticks(range(len(bars)), [_shorten(bar.label, 17) for bar in bars], fontsize=9)
     axes.invert_yaxis()
     if len(bars) == 1:
         axes.set_ylim(2.5, -0.5)  # a single bar need not be as thick
@@ -154,7 +154,7 @@ def _outlines(axes: Axes, regions: list[tuple[int, Region]]) -> None:
 
 
 def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
-    name = f"{case.name}: {_shorten(case.support.source)}\nadds {case.evidence:+.2f}"
+    name = f"{_shorten(f'{case.name}: {case.support.source}', 32)}\nadds {case.evidence:+.2f}"
     if case.likeness is not None:
         name += f" ({percent(case.likeness)} alike)"
     if case.image is not None and case.own is None:  # a method without support contributions
@@ -176,7 +176,7 @@ def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
     _colours(below, case.own, "What the model\nremembers of it")
 
 
-def _shorten(name: str, length: int = 22) -> str:
+def _shorten(name: str, length: int) -> str:
     return name if len(name) <= length else "…" + name[-length + 1 :]
 
 
