@@ -22,9 +22,10 @@ Loss = Literal["bce", "ce"]
 Fit = Literal["crop", "squash"]
 """crop: keep proportions and take the central square. squash: see the whole image, proportions changed."""
 Augmentation = Literal["none", "affine", "photo", "xray"]
-How = Literal["nearest", "centroid", "random", "full"]
-"""nearest: the images nearest to the centroids of k-means. centroid: the centroids, which are no images. random: images
-drawn once. full: all images."""
+How = Literal["nearest", "varied", "centroid", "random", "full"]
+"""nearest: the images nearest to the centroids of k-means. varied: the same by the directions of latents, which are all
+that a similarity depends on. centroid: the centroids, which are no images. random: images drawn once. full: all
+images."""
 SupportSource = Literal["exact", "bank", "n-way"]
 """Supports of a training step. exact: images of every class, embedded with the queries. bank: remembered latents of
 every class. n-way: images of some classes, embedded with the queries."""
@@ -143,8 +144,9 @@ class Network:
     antialiased: bool = setting("Blur before striding: no grid in the maps.", False, flags=("--antialias",))
     loss: Loss = setting("bce: a yes or no for every class; ce: classes exclude each other.", "bce", special=True)
     inference_supports: How = setting(
-        "Supports after training: nearest (the images nearest to the centroids of k-means), centroid (the centroids "
-        "themselves), random, or full (all images; nwhead).",
+        "Supports after training: nearest (the images nearest to the centroids of k-means), varied (the same by the "
+        "directions of latents: supports that differ more), centroid (the centroids themselves), random, or full (all "
+        "images; nwhead).",
         "nearest",
         special=True,
     )

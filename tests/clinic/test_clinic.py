@@ -54,6 +54,7 @@ EDITS = [
     Edit.replace(1, "red/04.png", force=True),
     Edit.reselect("green", 3),
     Edit.reselect("yellow", 1),
+    Edit.reselect("red", 2, varied=True),
     Edit.pin(2),
 ]
 

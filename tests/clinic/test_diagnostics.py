@@ -81,7 +81,16 @@ def test_supports_of_two_classes_that_coincide(healthy: Examined) -> None:
 def test_supports_of_one_class_that_are_the_same(healthy: Examined) -> None:
     found = checks.identical(sick(healthy, lambda v: v[1].copy_(0.5 * v[0])), COMMANDS)
     assert [finding.supports for finding in found] == [[0, 1]]
-    assert found[0].command == "sic supports 'a model' reselect blue"
+    assert found[0].command == "sic supports 'a model' reselect blue --varied"
+    assert found[0].numbers["limit"] == checks.SAME or found[0].numbers["shared_evidence"] >= checks.ONE_CASE
+
+
+def test_a_class_that_has_collapsed_to_a_point_needs_another_fit(
+    healthy: Examined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(healthy.latents), "of", lambda self, ids: healthy.vectors[:1].expand(len(ids), -1))
+    (finding,) = checks.identical(sick(healthy, lambda v: v[1].copy_(0.5 * v[0])), COMMANDS)
+    assert finding.command == "sic train images --supports-per-class 1 --out 'a model-1'"
 
 
 def test_supports_that_dominate_or_never_matter(healthy: Examined) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from sic.supports import room_for, select, select_class, select_how
+from sic.supports import directions, room_for, select, select_class, select_how
 from sic.supports.select import centroids as means_of
 from sic.supports.select import kmeans
 
@@ -308,3 +308,16 @@ def test_latents_that_do_not_fit_are_in_a_file(monkeypatch: pytest.MonkeyPatch) 
             select(latents, {0: range(20), 1: range(20, 40)}, 3, device=device) for latents in (mapped, kept)
         )
         np.testing.assert_array_equal(found, expected)
+
+
+def test_varied_supports_differ_in_direction_and_not_in_length() -> None:
+    rng = np.random.default_rng(0)
+    spread = np.repeat(np.eye(3), 10, axis=0) + 0.02 * rng.random((30, 3))
+    latents = (spread * rng.uniform(1, 50, (30, 1))).astype(np.float32)
+    candidates = {0: list(range(30))}
+    varied = select_how("varied", latents, candidates, 3)
+    assert sorted(varied.rows // 10) == [0, 1, 2]
+    np.testing.assert_array_equal(varied.vectors, latents[varied.rows])
+    units = latents / np.linalg.norm(latents, axis=1, keepdims=True)
+    np.testing.assert_array_equal(varied.rows, select(units, candidates, 3)[0])
+    assert (directions(np.zeros((2, 3), np.float32)) == 0).all()

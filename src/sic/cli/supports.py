@@ -176,6 +176,7 @@ def reselect(
     context: typer.Context,
     label: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")],
     supports: Annotated[int | None, typer.Option("--supports", min=1, help="How many; default: as before.")] = None,
+    varied: Annotated[bool, typer.Option("--varied", help="Choose supports that differ more from each other.")] = False,
     preview: Preview = False,
     data: Data = None,
     json: Json = False,
@@ -183,7 +184,7 @@ def reselect(
     """Choose a class's supports anew, as training does: pinned ones stay, what you took out is not chosen again."""
     from sic.clinic import Edit
 
-    _edit(context, Edit.reselect(label, supports), preview, data, json)
+    _edit(context, Edit.reselect(label, supports, varied), preview, data, json)
 
 
 @app.command("undo")

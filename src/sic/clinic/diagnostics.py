@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sic.clinic.examined import Examined
-from sic.supports import support_key
+from sic.explain.prose import ONE_CASE
+from sic.supports import directions, select_class, support_key
 
 NEIGHBOURS = 10
 """The number of training images that a support is compared with; fewer if its class has fewer."""
@@ -68,6 +70,12 @@ class Commands:
 
     def explain(self, image: Path) -> str:
         return shlex.join(["sic", "explain", str(self.folder), str(image), "--out", f"why-{image.stem}.png"])
+
+    def one_support(self) -> str:
+        """Train again with one support per class."""
+        out = self.folder.with_name(f"{self.folder.name}-1")
+        words = ["sic", "train", self.data or self.trained_on, "--supports-per-class", "1", "--out", out]
+        return shlex.join(map(str, words))
 
     def train(self, temperature: float) -> str:
         out = self.folder.with_name(f"{self.folder.name}-T{temperature:g}")
@@ -141,7 +149,9 @@ def identical(examined: Examined, commands: Commands) -> list[Finding]:
     overlap = _overlap(examined, examined.vectors)
     found = []
     for label, own in _by_class(examined).items():
-        pairs = [(a, b) for a in own for b in own if a < b and overlap[a, b] >= SAME]
+        everyone = [(a, b) for a in own for b in own if a < b]
+        limit = ONE_CASE if all(overlap[a, b] >= ONE_CASE for a, b in everyone) else SAME
+        pairs = [(a, b) for a, b in everyone if overlap[a, b] >= limit]
         if not pairs:
             continue
         members = sorted({index for pair in pairs for index in pair})
@@ -151,10 +161,12 @@ def identical(examined: Examined, commands: Commands) -> list[Finding]:
                 "Supports that are the same",
                 "notice",
                 f"{names} are nearly identical to the model: one image counts {len(members)} times.",
-                commands.supports("reselect", examined.classes[label]),
+                commands.supports("reselect", examined.classes[label], "--varied")
+                if _can_vary(examined, label, len(own))
+                else commands.one_support(),
                 members,
                 [examined.supports[index].source for index in members],
-                {"shared_evidence": max(overlap[a, b].item() for a, b in pairs), "limit": SAME},
+                {"shared_evidence": max(overlap[a, b].item() for a, b in pairs), "limit": limit},
             )
         )
     return found
@@ -255,6 +267,16 @@ def _overlap(examined: Examined, latents: Tensor) -> Tensor:
     """S×n, cos^B: the share of a support's largest evidence that images with these latents get."""
     units, directions = (x / x.norm(dim=1, keepdim=True).clamp_min(1e-12) for x in (examined.vectors, latents))
     return (units @ directions.T).clamp(0, 1) ** examined.model.config.b
+
+
+def _can_vary(examined: Examined, label: int, number: int) -> bool:
+    """Whether a class has training images that differ; otherwise training has collapsed it to a point."""
+    ids = [sample.id for sample in examined.splits["train"] if sample.labels == (label,)]
+    if len(ids) < 2:
+        return False
+    units = directions(np.asarray(examined.latents.of(ids), dtype=np.float32))
+    chosen = units[select_class(units, number, 0)]
+    return bool(((chosen @ chosen.T).clip(0, 1) ** examined.model.config.b).min() < ONE_CASE)
 
 
 def _typicality(examined: Examined, index: int) -> float:

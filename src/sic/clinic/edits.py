@@ -16,7 +16,7 @@ from sic.errors import SicError
 from sic.integrity import check_fields
 from sic.predictions import Predictions
 from sic.run import RunImages
-from sic.supports import Edit, Support, find_support, replaced, select_class
+from sic.supports import Edit, Support, directions, find_support, replaced, select_class
 
 Direction = Literal["to_right", "to_wrong", "neither"]
 
@@ -86,9 +86,7 @@ def plan(
     supports = examined.supports
     if edit.action == "reselect":
         label = class_index(examined.classes, str(edit.label))
-        chosen = _selected(
-            label, [support for support in supports if support.label == label], edit.number, examined, unwanted
-        )
+        chosen = _selected(label, [support for support in supports if support.label == label], edit, examined, unwanted)
         return label, replaced(supports, label, chosen)
     if edit.action == "add":
         label = class_index(examined.classes, str(edit.label))
@@ -156,12 +154,12 @@ def _refuse(image: Sample, label: int, force: bool, examined: Examined) -> None:
 
 
 def _selected(
-    label: int, before: Sequence[Support], number: int | None, examined: Examined, unwanted: set[tuple[int, str]]
+    label: int, before: Sequence[Support], edit: Edit, examined: Examined, unwanted: set[tuple[int, str]]
 ) -> list[Support]:
     """Select supports as training does, by k-means on the latents of the class; pinned supports stay."""
     name = examined.classes[label]
     pinned = [support for support in before if support.pinned]
-    number = len(before) if number is None else number
+    number = len(before) if edit.number is None else edit.number
     if number < len(pinned):
         raise SicError(f"{name} has {len(pinned)} pinned supports, which reselect does not remove; unpin some first.")
     fixed = {support.source for support in pinned}
@@ -176,7 +174,7 @@ def _selected(
         raise SicError(f"{name} has {len(ids) + lost} images that can be supports, not {number}.")
     seed = int(examined.model.config.training.get("seed", 0))
     latents = np.asarray(examined.latents.of(ids), dtype=np.float32)
-    rows = select_class(latents, number - lost, seed, rows_fixed)
+    rows = select_class(directions(latents) if edit.varied else latents, number - lost, seed, rows_fixed)
     return [*pinned, *(Support(label, ids[row]) for row in rows.tolist() if ids[row] not in fixed)]
 
 

@@ -15,7 +15,7 @@ HARDLY_ANY = 0.1
 """Evidence that is too small to be located."""
 GATHERED = 0.6
 """Share of the evidence that a region must hold to be named."""
-ONE_CASE = 0.95
+ONE_CASE = 0.98
 """Likeness between all cases of a class from which on they count as one."""
 TOO_MUCH_NEGATIVE = 0.2
 """Share of negative mass in a support contribution that gives a warning."""

@@ -46,7 +46,7 @@ class SIC(Comparing):
     fit_options = (*Comparing.fit_options, "backbone_b", "support_source", "ways")
     temperatures = {"paper": 30.0}
     collapses = True
-    selections = ("nearest", "centroid", "random")
+    selections = ("nearest", "varied", "centroid", "random")
     complete = True
     encoder: Encoder
 

@@ -33,6 +33,8 @@ class Edit:
     """How many supports that class is to have; as many as before, if not said."""
     force: bool = False
     """Take an image that is not of the class."""
+    varied: bool = False
+    """Select supports that differ more: by the directions of latents (see `sic.settings.How`)."""
 
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
@@ -69,9 +71,10 @@ class Edit:
         return cls("unpin", support)
 
     @classmethod
-    def reselect(cls, label: str, number: int | None = None) -> "Edit":
-        """Select the supports of a class anew, as training does; `number`: how many, by default as many as before."""
-        return cls("reselect", label=label, number=number)
+    def reselect(cls, label: str, number: int | None = None, varied: bool = False) -> "Edit":
+        """Select the supports of a class anew, as training does; `number`: how many, by default as many as before;
+        `varied`: supports that differ more."""
+        return cls("reselect", label=label, number=number, varied=varied)
 
 
 def replaced(supports: Sequence[Support], label: int, others: Sequence[Support]) -> list[Support]:

@@ -142,6 +142,11 @@ def centroids(latents: NDArray[np.float32], number: int, seed: int) -> NDArray[n
     return found[np.arange(number) % number_found].astype(np.float64)
 
 
+def directions(latents: NDArray[np.float32]) -> NDArray[np.float32]:
+    """n×d unit vectors; a latent of zero stays zero."""
+    return latents / np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
+
+
 def select_class(latents: NDArray[np.float32], number: int, seed: int, pinned: Sequence[int] = ()) -> NDArray[np.intp]:
     """Positions of `number` distinct rows of `latents` (n×d), or of all rows where there are no more.
 
@@ -237,8 +242,8 @@ def select_how(
     device: torch.device | None = None,
 ) -> Selection:
     """Supports for inference: `number` per class, or as many as it has; `device` as in `select`."""
-    if how == "nearest":
-        rows, classes = select(latents, candidates, number, seed, device)
+    if how in ("nearest", "varied"):
+        rows, classes = select(directions(latents) if how == "varied" else latents, candidates, number, seed, device)
         return Selection(rows, latents[rows], classes)
     rng = np.random.default_rng(seed)
     known: dict[int, NDArray[np.float64]] = {}
