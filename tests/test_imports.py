@@ -14,7 +14,7 @@ USES: dict[str, set[str]] = {
     "machines": set(),
     "files": {"errors"},
     "integrity": {"errors", "settings"},
-    "bcos": {"errors"},
+    "bcos": {"errors", "settings"},
     "backbones": {"bcos", "errors"},
     "methods": {"bcos", "backbones", "errors"},
     "supports": {"errors", "files"},

@@ -74,6 +74,7 @@ def build(
         config.form,
         b=config.b if config.backbone_b is None else config.backbone_b,
         antialiased=config.antialiased,
+        padding=config.padding,
         biases=biases,
         load=load,
         measure=measure,

@@ -21,6 +21,8 @@ Loss = Literal["bce", "ce"]
 """bce: one yes-or-no question per class, probabilities are sigmoids. ce: classes compete, they are a softmax."""
 Fit = Literal["crop", "squash"]
 """crop: keep proportions and take the central square. squash: see the whole image, proportions changed."""
+Padding = Literal["zeros", "reflect", "replicate"]
+"""Outside of the image, for convolutions: nothing; the image mirrored; or the value at its border."""
 Augmentation = Literal["none", "affine", "photo", "xray"]
 How = Literal["nearest", "varied", "centroid", "random", "full"]
 """nearest: the images nearest to the centroids of k-means. varied: the same by the directions of latents, which are all
@@ -142,6 +144,10 @@ class Network:
         "bcos; bcosified: made from a conventional network; conventional: for some other methods.", "bcos"
     )
     antialiased: bool = setting("Blur before striding: no grid in the maps.", False, flags=("--antialias",))
+    padding: Padding = setting(
+        "Padding of convolutions: zeros, or the image's own pixels (reflect, replicate): less weight on its frame.",
+        "zeros",
+    )
     loss: Loss = setting("bce: a yes or no for every class; ce: classes exclude each other.", "bce", special=True)
     inference_supports: How = setting(
         "Supports after training: nearest (the images nearest to the centroids of k-means), varied (the same by the "

@@ -12,6 +12,7 @@ from sic.evaluate.faithfulness import (
     blurred,
     cell_order,
     deletion_insertion,
+    frame,
     randomisation,
     randomised,
     rank_correlations,
@@ -193,3 +194,49 @@ def test_the_maps_of_sic_do_not_survive() -> None:
     found = randomisation(model, photos(4), model(photos(4)).argmax(1))
     assert found["passed"], found
     assert [stage["randomised"] for stage in found["stages"]] == [0.25, 0.5, 0.75, 1]
+
+
+class Weighted(nn.Module):
+    """The score is a sum of pixels with weights, and so is its map; `distort` adds what the score does not know."""
+
+    def __init__(self, weights: Tensor, distort: Tensor | float = 0) -> None:
+        super().__init__()
+        self.weights, self.distort = weights, distort
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images.sum(1) * self.weights).sum((1, 2))[:, None].expand(-1, 2)
+
+    def explain(self, images: Tensor, targets: Tensor) -> Contributions:
+        maps = images.sum(1) * self.weights + self.distort
+        value = self(images)[:, 0]
+        return Contributions(maps, torch.zeros(len(images), 0, *maps.shape[1:]), value, torch.zeros_like(value))
+
+
+def test_the_frame_against_a_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images, weights = torch.rand(3, 3, 20, 20, generator=generator), torch.randn(20, 20, generator=generator)
+    found = frame(Weighted(weights), images, torch.zeros(3, dtype=torch.long))  # type: ignore[arg-type]
+    inside = np.zeros((20, 20), bool)
+    inside[:2], inside[-2:], inside[:, :2], inside[:, -2:] = True, True, True, True
+    mass, changes = [], []
+    for image in images.numpy():
+        map = image.sum(0) * weights.numpy()
+        mass.append(np.abs(map[inside]).sum() / np.abs(map).sum())
+        gap = (image - image.mean((1, 2), keepdims=True)).sum(0) * weights.numpy()
+        changes.append((abs(gap[inside].sum()), abs(gap[~inside].sum())))
+    change, rest = np.mean(changes, axis=0)
+    assert found["images"] == 3 and found["area"] == inside.mean() == 1 - 16**2 / 20**2
+    assert found["mass"] == pytest.approx(np.mean(mass), rel=1e-5)
+    assert found["effect"] == pytest.approx(change / (change + rest), rel=1e-4)
+    assert found["times"] == pytest.approx(found["mass"] / found["effect"])
+
+
+def test_a_map_of_the_padding_gives_the_frame_too_much() -> None:
+    images = torch.rand(4, 3, 20, 20, generator=torch.Generator().manual_seed(1))
+    border = 1 - F.pad(torch.ones(16, 16), (2,) * 4)
+    weights = 1 - 0.9 * border
+    honest, padded = (
+        frame(Weighted(weights, distort), images, torch.zeros(4, dtype=torch.long))["times"]  # type: ignore[arg-type]
+        for distort in (0.0, 10 * border)
+    )
+    assert padded > 3 * honest

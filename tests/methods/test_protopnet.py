@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from sic.training.protopnet import ProtoPNetTraining, prototype_costs
 from tests.models import settle, small_settings
 
 SIZE, CLASSES, PER_CLASS = 24, 3, 2
+ROUNDS = {10: [10], 4: [4], 30: [10, 10, 10], 25: [15, 10]}
 
 
 def pixels(number: int) -> Tensor:
@@ -54,19 +56,30 @@ def test_logits_are_what_the_loop_says() -> None:
         torch.testing.assert_close(model.answer(images)[1][n], torch.tensor(own), rtol=1e-3, atol=1e-3)
 
 
-def test_costs_are_what_the_loop_says() -> None:
-    """Several labels, and one that nobody is sure about."""
-    distances = torch.rand(4, CLASSES * PER_CLASS, generator=torch.Generator().manual_seed(0))
-    nan = math.nan
-    targets = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, nan, 1], [0, 1, 0]])
+def published_costs(distances: Tensor, targets: Tensor) -> tuple[float, float]:
+    """As in the authors' `_train_or_test`: maxima of inverted distances, image by image; several labels are one set."""
+    largest = 10.0
     cluster, separation = [], []
-    for n, row in enumerate(targets.tolist()):
-        nearest = [distances[n, PER_CLASS * c : PER_CLASS * (c + 1)].min().item() for c in range(CLASSES)]
-        cluster += [d for d, shown in zip(nearest, row, strict=True) if shown == 1]
-        separation.append(min(d for d, shown in zip(nearest, row, strict=True) if shown == 0))
+    for row, labels in zip(distances, targets, strict=True):
+        own = torch.tensor([labels[j // PER_CLASS] == 1 for j in range(len(row))]).float()
+        other = torch.tensor([labels[j // PER_CLASS] == 0 for j in range(len(row))]).float()
+        if own.any():
+            cluster.append(largest - ((largest - row) * own).max().item())
+        if other.any():
+            separation.append(largest - ((largest - row) * other).max().item())
+    return sum(cluster) / len(cluster), sum(separation) / len(separation)
+
+
+def test_costs_are_the_published_ones() -> None:
+    """Several labels, unknown ones, all of them (a bird without parts may be any), and none."""
+    distances = torch.rand(6, CLASSES * PER_CLASS, generator=torch.Generator().manual_seed(0))
+    nan = math.nan
+    targets = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, nan, 1], [0, 1, 0], [1, 1, 1], [0, 0, 0]])
     found = prototype_costs(distances, targets)
-    assert found[0].item() == pytest.approx(sum(cluster) / 5)
-    assert found[1].item() == pytest.approx(sum(separation) / 4)
+    assert [cost.item() for cost in found] == pytest.approx(published_costs(distances, targets), rel=1e-5)
+    # An image with many labels counts as much as one with a single label.
+    alone = prototype_costs(distances[4:5], targets[4:5])
+    assert alone[0].item() == pytest.approx(distances[4].min().item()) and alone[1].item() == 0
 
 
 class Batches:
@@ -111,11 +124,15 @@ def test_prototypes_land_on_the_nearest_parts_of_images_of_their_class() -> None
         assert nearest < 1e-5
 
 
-def test_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("epochs", "when"), [(10, [8]), (4, [3]), (30, [8, 18, 28]), (25, [12, 23])])
+def test_stages(monkeypatch: pytest.MonkeyPatch, epochs: int, when: list[int]) -> None:
+    """Projected every 10 epochs; what comes after a projection does not move it, and the last layer learns there."""
     model = build()
-    module = training(model)
+    module = training(model, epochs)
     found = []
-    for epoch in range(10):
+    projections: list[int] = []
+    monkeypatch.setattr(module, "project", lambda: projections.append(module.current_epoch))
+    for epoch in range(epochs):
         monkeypatch.setattr(ProtoPNetTraining, "current_epoch", epoch)
         module.on_train_epoch_start()
         parts = (model.backbone.network, model.add_on, model.last)
@@ -123,8 +140,29 @@ def test_stages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert model.prototypes.requires_grad == free[1] and model.training == free[1]
         found.append((*free, module.presentable))
     warm, joint, last = (False, True, False, False), (True, True, False, False), (False, False, True, True)
-    assert found == [warm] + 7 * [joint] + 2 * [last]
-    assert module.sources.any()
+    assert projections == when and found[-1] == last
+    assert found[: min(5, epochs // 4)] == min(5, epochs // 4) * [warm] and warm not in found[5:]
+    assert sum(stage == last for stage in found) == sum(max(1, n // 5) for n in ROUNDS[epochs])
+    assert all(stage in (warm, joint, last) for stage in found)
+    if epochs == 10:
+        assert found == 2 * [warm] + 6 * [joint] + 2 * [last]
+
+
+def test_optimiser_as_published() -> None:
+    """Adam; weight decay for the network and the new layers, none for prototypes and the last layer."""
+    model = build()
+    module = training(model)
+    module.settings = replace(module.settings, weight_decay=1e-3, lr=3e-3, weights="some.pth")
+    module.steps_per_epoch = 3
+    found = module.configure_optimizers()["optimizer"]
+    assert type(found) is torch.optim.Adam and ProtoPNet.defaults["weight_decay"] == 1e-3
+    assert [group["weight_decay"] for group in found.param_groups] == [1e-3, 1e-3, 0, 0]
+    assert [group["initial_lr"] for group in found.param_groups] == pytest.approx([1e-4, 3e-3, 3e-3, 1e-3])
+    assert sum(len(group["params"]) for group in found.param_groups) == len(list(model.parameters()))
+
+
+def test_one_epoch_is_too_short() -> None:
+    model = build()
     with pytest.raises(SicError, match="at least 2 --epochs"):
         training(model, epochs=1)
 

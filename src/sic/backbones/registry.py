@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, convert, encode_colours
+from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, convert, encode_colours, pad_with
 from sic.errors import SicError
-from sic.settings import Form
+from sic.settings import Form, Padding
 
 FORMS: tuple[Form, ...] = get_args(Form)
 
@@ -180,6 +180,7 @@ def create(
     *,
     b: float = 2,
     antialiased: bool = False,
+    padding: Padding = "zeros",
     biases: bool = False,
     load: Load | None = None,
     measure: bool = True,
@@ -201,4 +202,6 @@ def create(
         load(network)
     if antialiased:
         antialias(network)
+    if padding != "zeros":
+        pad_with(network, padding)
     return Backbone(network, body, form)

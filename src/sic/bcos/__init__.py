@@ -6,6 +6,7 @@ from sic.bcos.downsampling import Blur, Halving, antialias
 from sic.bcos.explanation import LinearMaps, constant, encode_colours, explaining, frozen, is_explaining, linear_maps
 from sic.bcos.layers import BcosConv2d, BcosLinear, Gate, bcos_similarity, fade, remove_biases
 from sic.bcos.norms import BatchNormUncentred2d, GroupNorm, LayerNorm, LayerNorm2d
+from sic.bcos.padding import pad_with
 
 __all__ = [
     "remove_biases",
@@ -33,4 +34,5 @@ __all__ = [
     "frozen",
     "is_explaining",
     "linear_maps",
+    "pad_with",
 ]

@@ -195,7 +195,10 @@ class BcosLinear(BcosUnit, nn.Linear):
 
 
 class BcosConv2d(BcosUnit, nn.Conv2d):
-    """B-cos 2-D convolution: N×in×H×W → N×out×H'×W', zero padding. A bias is there only to fade."""
+    """B-cos 2-D convolution: N×in×H×W → N×out×H'×W'. A bias is there only to fade.
+
+    The padding is zero, or with another `padding_mode` (see `sic.bcos.pad_with`) made of the image's own values.
+    """
 
     def __init__(
         self,
@@ -226,32 +229,40 @@ class BcosConv2d(BcosUnit, nn.Conv2d):
         )
         self.set_up(b, unit)
 
-    def inverse_norms(self, x: Tensor) -> Tensor:
+    def padded(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """The input of the convolution, and the zero padding that it still needs."""
+        zeros = (int(self.padding[0]), int(self.padding[1]))
+        if self.padding_mode == "zeros" or zeros == (0, 0):
+            return x, zeros
+        return F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode), (0, 0)
+
+    def inverse_norms(self, x: Tensor, padding: tuple[int, int]) -> Tensor:
         """`1 / ‖patch‖`, N×G×H'×W', from a box-filtered sum of squares over each group's channels."""
         if self.groups == 1:
             squares = sum_of_squares(x, 1, keepdim=True)
         else:
             squares = widened(x).square().unflatten(1, (self.groups, -1)).sum(2)
-        return (self._box_sums(squares) + EPS).rsqrt()
+        return (self._box_sums(squares, padding) + EPS).rsqrt()
 
-    def _box_sums(self, squares: Tensor) -> Tensor:
+    def _box_sums(self, squares: Tensor, padding: tuple[int, int]) -> Tensor:
         """Sums over the windows that the convolution looks at, N×G×H'×W'."""
-        if self.kernel_size == (1, 1) and self.padding == (0, 0):
+        if self.kernel_size == (1, 1) and padding == (0, 0):
             return squares[:, :, :: self.stride[0], :: self.stride[1]]
         with torch.autocast(squares.device.type, enabled=False):
             if self.dilation == (1, 1) and (squares.is_cuda or torch.compiler.is_compiling()):
                 # On the CPU the convolution is faster; compilers fuse the pooling with what is before and after it.
-                means = F.avg_pool2d(squares, self.kernel_size, self.stride, self.padding)  # type: ignore[arg-type]
+                means = F.avg_pool2d(squares, self.kernel_size, self.stride, padding)  # type: ignore[arg-type]
                 return means * math.prod(self.kernel_size)  # ONNX has no pooling with another divisor
             box = squares.new_ones(self.groups, 1, *self.kernel_size)
-            return F.conv2d(squares, box, None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
+            return F.conv2d(squares, box, None, self.stride, padding, self.dilation, self.groups)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.conv2d(x, self.scaled_weight(), None, self.stride, self.padding, self.dilation, self.groups)  # type: ignore[arg-type]
+        x, padding = self.padded(x)
+        out = F.conv2d(x, self.scaled_weight(), None, self.stride, padding, self.dilation, self.groups)  # type: ignore[arg-type]
         if self.training and torch.compiler.is_compiling() and out.is_contiguous(memory_format=torch.channels_last):
             out = _ChannelsLastGradient.apply(out)
         if not self.is_linear:
-            inverse = self.inverse_norms(x)
+            inverse = self.inverse_norms(x, padding)
             if 1 < self.groups < self.out_channels:
                 inverse = inverse.repeat_interleave(self.out_channels // self.groups, dim=1)
             out = scaled(out, inverse, self.current_b)

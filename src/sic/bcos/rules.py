@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sic.bcos.attention import BcosAttention, BcosMultiheadAttention
 from sic.bcos.layers import BcosConv2d, BcosLinear, Gate
 from sic.bcos.norms import BatchNormUncentred2d, GroupNorm, LayerNorm, LayerNorm2d
+from sic.bcos.padding import SamePad
 
 KEPT = {
     *("Identity", "Dropout", "Dropout1d", "Dropout2d", "DropPath", "PatchDropout", "SelectSeq"),
@@ -45,21 +45,6 @@ CURVED = {
 """Activations, element by element, that leave zero at zero: a factor times their input."""
 GATES = {"SqueezeExcitation", "SqueezeExcite", "SEModule", "EffectiveSEModule", "RMSNorm", "RmsNorm", "RmsNorm2d"}
 """Modules that multiply their input by something that they compute from it."""
-
-
-class SamePad(nn.Module):
-    """Zero padding such that a convolution's output has 1/stride of the size, as TensorFlow pads."""
-
-    def __init__(self, convolution: nn.Conv2d) -> None:
-        super().__init__()
-        self.windows = list(zip(convolution.kernel_size, convolution.stride, convolution.dilation, strict=True))
-
-    def forward(self, x: Tensor) -> Tensor:
-        pads: list[int] = []
-        for size, (kernel, stride, dilation) in reversed(list(zip(x.shape[2:], self.windows, strict=True))):
-            total = max(0, (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
-            pads += [total // 2, total - total // 2]
-        return F.pad(x, pads)
 
 
 class Rules:

@@ -28,6 +28,7 @@ from sic.evaluate.metrics import (
     ACCURACY,
     EVALUATION,
     FAITHFULNESS,
+    FRAME,
     FUNNYBIRDS,
     FUNNYBIRDS_SUMMARY,
     KINDS,
@@ -43,7 +44,7 @@ CLASSES = 12
 """Rows of the table of classes; those with the lowest recall are shown."""
 Only = Annotated[
     str | None,
-    typer.Option(help="Only these protocols: accuracy,funnybirds,localisation,faithfulness,unfamiliar."),
+    typer.Option(help="Only these protocols: accuracy,funnybirds,localisation,faithfulness,frame,matches,unfamiliar."),
 ]
 
 
@@ -250,6 +251,15 @@ def _matches(found: Mapping[str, Any]) -> Table:
     return table
 
 
+def _frame(found: Mapping[str, Any]) -> Table:
+    title = f"The outer tenth of the picture ({found['images']} images, {percent(found['area'])} of the area)"
+    table = _table(title, "metric", "value", "meaning")
+    table.columns[2].justify = "left"
+    for metric in FRAME:
+        table.add_row(metric.title, metric.text(found[metric.key.removeprefix("frame_")]), metric.meaning)
+    return table
+
+
 def _unfamiliar(found: Mapping[str, Any]) -> Table:
     title = "Unfamiliar images, rejected at a threshold that accepts 95 % of the familiar ones"
     table = _table(title, "images", "number", "rejected", "AUROC", "no class at 50 %")
@@ -269,5 +279,6 @@ TABLES = {
     "localisation": _localisation,
     "faithfulness": _faithfulness,
     "matches": _matches,
+    "frame": _frame,
     "unfamiliar": _unfamiliar,
 }

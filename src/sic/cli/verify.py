@@ -1,5 +1,6 @@
 """`sic verify`: are the files those that were saved, and do explanations show what the model computes?"""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def verify(
     model: ModelFolder,
     data: Annotated[str | None, typer.Argument(help="Images to measure on; default: the model's own data.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Look at no more images than this.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Look at no more images than this, drawn at random.")] = None,
     compiled: Annotated[
         bool, typer.Option("--compiled/--no-compiled", help="Include a compiled model (takes a minute).")
     ] = True,
@@ -90,7 +91,7 @@ def _measure(
         loaded = load(model)
         require_promise(loaded.classifier)
         name, files = _images(Run(model, loaded.config, f"sic verify {model} DATA"), data, talker)
-        files, bad = readable(files[:limit])
+        files, bad = readable(_some(files, limit, seed))
         for file, reason in bad:
             talker.warn(f"Skipped {file}: {reason}.")
         if not files:
@@ -157,6 +158,11 @@ def _files(model: Path, key: Path | None, sign: bool, files_only: bool) -> int:
     if sign and secret is not None:
         directory.sign(model, secret)
     return directory.check_files(model, secret)
+
+
+def _some(files: list[Path], limit: int | None, seed: int) -> list[Path]:
+    """At most so many of the files, drawn at random: they come class by class, so the first ones show few classes."""
+    return files if limit is None or limit >= len(files) else sorted(random.Random(seed).sample(files, limit))
 
 
 def _images(run: "Run", data: str | None, talker: Talker) -> tuple[str, list[Path]]:

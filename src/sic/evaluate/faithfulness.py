@@ -1,4 +1,4 @@
-"""Faithfulness of maps: remove pixels, add noise to the image, randomise the weights."""
+"""Faithfulness of maps: remove pixels, add noise to the image, randomise the weights, blank the frame."""
 
 import copy
 import math
@@ -21,6 +21,8 @@ SHAKE = 0.01
 """Standard deviation of the noise that should not change an explanation; one grey level is 0.004."""
 SURVIVES = 0.5
 """Mean similarity above which a map does not depend on the weights of its network."""
+FRAME = 0.1
+"""Width of the frame, as a share of the picture's side."""
 
 
 def _batches(images: Tensor, targets: Tensor, size: int = 8) -> Iterator[tuple[Tensor, Tensor]]:
@@ -188,3 +190,60 @@ def randomisation(
     last = stages[-1]
     survives = max(abs(last["rank_correlation"]), last["ssim"]) >= SURVIVES
     return {"images": len(images), "passed": not survives, "limit": SURVIVES, "stages": stages}
+
+
+def frame_mask(height: int, width: int) -> Tensor:
+    """H×W bool: the pixels of the frame."""
+    rows, columns = math.ceil(FRAME * height), math.ceil(FRAME * width)
+    mask = torch.ones(height, width, dtype=torch.bool)
+    mask[rows : height - rows, columns : width - columns] = False
+    return mask
+
+
+def mass_shares(maps: Tensor, mask: Tensor) -> Tensor:
+    """N: the share of the absolute contributions of maps N×H×W inside a mask H×W."""
+    mass = maps.abs()
+    return (mass * mask).sum((1, 2)) / mass.sum((1, 2)).clamp_min(1e-12)
+
+
+@torch.no_grad()
+def effects(classifier: Classifier, images: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    """N×2: the absolute change of the score if the pixels inside the mask, and if those outside, get the mean colour of
+    the picture."""
+    mean = images.mean(dim=(2, 3), keepdim=True)
+    scores = classifier(images)
+    changes = [scores - classifier(torch.where(where, mean, images)) for where in (mask, ~mask)]
+    return torch.stack([change.gather(1, targets[:, None])[:, 0].abs() for change in changes], dim=1)
+
+
+def frame(classifier: Classifier, images: Tensor, targets: Tensor, watch: Watch = nobody) -> dict[str, Any]:
+    """Compare the share of the frame in maps of `targets` (N) with its effect on their scores, for images N×3×S×S.
+
+    A map that gives the frame much more than its effect shows the network's padding, or the borders of the pictures.
+
+    Returns:
+        `mass`, the mean share of the absolute contributions in the frame; `effect`, the change of the score without the
+        frame as a share of the changes without the frame and without the rest; `area`, the share of the picture;
+        `times`, mass / effect: about 1 for maps that give the frame what it deserves.
+    """
+    device = device_of(classifier)
+    mask = frame_mask(*images.shape[-2:]).to(device)
+    shares: list[Tensor] = []
+    changes: list[Tensor] = []
+    for batch, wanted in _batches(images.to(device), targets.to(device)):
+        shares.append(mass_shares(classifier.explain(batch, wanted).maps, mask).cpu())
+        changes.append(effects(classifier, batch, wanted, mask).double().cpu())
+        watch("frame", sum(map(len, shares)), len(images))
+    mass = torch.cat(shares).mean().item()
+    inside, outside = torch.cat(changes).mean(dim=0).tolist()
+    effect = inside / max(inside + outside, 1e-12)
+    return {
+        "images": len(images),
+        "width": FRAME,
+        "area": mask.double().mean().item(),
+        "mass": mass,
+        "effect": effect,
+        "times": mass / max(effect, 1e-12),
+        "score_change": inside,
+        "score_change_of_the_rest": outside,
+    }

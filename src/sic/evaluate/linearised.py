@@ -98,7 +98,10 @@ class Linearised:
             linear = F.linear(x, weight)
             bias: Tensor | None = module.bias
         else:
-            linear = F.conv2d(x, weight, None, module.stride, module.padding, module.dilation, module.groups)  # type: ignore[arg-type]
+            rows, columns = map(int, module.padding)
+            mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+            padded = F.pad(x, (columns, columns, rows, rows), mode=mode)
+            linear = F.conv2d(padded, weight, None, module.stride, 0, module.dilation, module.groups)  # type: ignore[arg-type]
             bias = None if module.bias is None else module.bias[:, None, None]
         rest = 0 if bias is None else (1 - module.progress) * bias
         return linear * self._factor(module, lambda: _ratio(ordinary(x) - rest, linear)) + rest

@@ -114,6 +114,12 @@ FAITHFULNESS = (
     ),
 )  # fmt: skip
 
+FRAME = (
+    Metric("frame_mass", "frame: share of the map", "contributions in the outer tenth of the picture", None, True),
+    Metric("frame_effect", "frame: share of the effect", "change of the score without this frame", None, True),
+    Metric("frame_times", "frame: map / effect", "about 1 if the map gives the frame what it is worth", None),
+)
+
 
 def _funnybirds(metric: Metric) -> Metric:
     return metric if metric.short else replace(metric, short=f"FunnyBirds {metric.key}")
@@ -148,6 +154,7 @@ METRICS: dict[str, Metric] = {
         *LOCALISATION,
         *map(smoothed, LOCALISATION),
         *FAITHFULNESS,
+        *FRAME,
     )
 }
 """All metrics by key, in the order of the tables. Shares of rejected images follow, as `refused_<kind>`."""
@@ -186,6 +193,8 @@ def headline(result: Mapping[str, Any]) -> dict[str, float | None]:
         found |= {name: faithful[name]["area"] for name in ("deletion", "insertion")}
         found["stability"] = faithful["stability"]["rank_correlation"]
         found["randomised"] = faithful["randomisation"]["stages"][-1]["rank_correlation"]
+    if edge := result.get("frame"):
+        found |= {one.key: edge[one.key.removeprefix("frame_")] for one in FRAME}
     for kind, figures in result.get("unfamiliar", {}).items():
         if kind != "familiar":
             found[f"refused_{kind.replace(' ', '_')}"] = figures["probability"]["flagged"]

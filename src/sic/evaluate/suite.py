@@ -13,18 +13,19 @@ from sic.data.layouts.funnybirds import has_interventions
 from sic.data.loading import view_batches
 from sic.errors import SicError
 from sic.evaluate.accuracy import detailed_figures
-from sic.evaluate.faithfulness import deletion_insertion, randomisation, stability
+from sic.evaluate.faithfulness import deletion_insertion, frame, randomisation, stability
 from sic.evaluate.funnybirds import funnybirds
 from sic.evaluate.localisation import GRIDS, box_pointing_game, grid_pointing_game
 from sic.evaluate.matches import matches
 from sic.evaluate.outputs import Watch, nobody
 from sic.evaluate.unfamiliar import blurred_noise, drawn_birds, noise, unfamiliar
+from sic.methods import Classifier
 from sic.model import Model
 from sic.predictions import Predictions
 from sic.run import spread
 
-PROTOCOLS = ("accuracy", "funnybirds", "localisation", "faithfulness", "matches", "unfamiliar")
-MOST = {"faithfulness": 32, "matches": 60, "boxes": 500, "grids": GRIDS, "strangers": 200}
+PROTOCOLS = ("accuracy", "funnybirds", "localisation", "faithfulness", "frame", "matches", "unfamiliar")
+MOST = {"faithfulness": 32, "frame": 200, "matches": 60, "boxes": 500, "grids": GRIDS, "strangers": 200}
 """The default number of images (or grids of images)."""
 
 
@@ -103,11 +104,18 @@ class Suite:
             found["boxes"] = boxes
         return found or "there are no boxes, and too few classes have an image that is classified with confidence"
 
-    def faithfulness(self) -> dict[str, Any]:
-        rows = spread(len(self.predictions.samples), self._most("faithfulness"))
+    def _images(self, what: str) -> tuple[Classifier, Tensor, Tensor]:
+        """The classifier, images for a protocol and their predicted classes."""
+        rows = spread(len(self.predictions.samples), self._most(what))
         paths = [self.predictions.samples[row].path for row in rows]
         images = torch.cat(list(view_batches(paths, self.model.config.preprocessing)))
-        arguments = self.model.classifier, images, self.predictions.nearest[rows]
+        return self.model.classifier, images, self.predictions.nearest[rows]
+
+    def frame(self) -> dict[str, Any]:
+        return frame(*self._images("frame"), watch=self.watch)
+
+    def faithfulness(self) -> dict[str, Any]:
+        arguments = self._images("faithfulness")
         return deletion_insertion(*arguments, seed=self.seed, watch=self.watch) | {
             "stability": stability(*arguments, seed=self.seed, watch=self.watch),
             "randomisation": randomisation(*arguments, seed=self.seed, watch=self.watch),

@@ -33,7 +33,7 @@ class ProtoPNet(Classifier):
     forms = ("conventional",)
     options = ("latent", "loss", "attribution")
     fit_options = ("supports_per_class", "keep_support_images")
-    defaults = {"supports_per_class": 10, "lr": 3e-3}
+    defaults = {"supports_per_class": 10, "lr": 3e-3, "weight_decay": 1e-3}
     losses = ("ce", "bce")
     attributions = (ENLARGED, BOX)
     with_supports = True

@@ -1,6 +1,6 @@
 """The stages of ProtoPNet: warm-up, joint training, projection of the prototypes onto training images, last layer."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,9 +19,36 @@ PRETRAINED, LAST = 1 / 30, 1 / 3
 ones, in tens of thousands of steps on enlarged data; it is a convex problem, and here it has fewer."""
 
 
+WARM = 5
+"""Epochs, at most, in which new layers and prototypes learn alone."""
+ROUND = 10
+"""Epochs from one projection to the next."""
+Stage = Literal["warm", "joint", "last"]
+
+
+def stages(epochs: int) -> list[Stage]:
+    """What learns in each epoch: new layers and prototypes (warm), all but the last layer (joint), or the last layer.
+
+    Rounds of 10 epochs (the first one is longer if `epochs` is no multiple of 10); the last fifth of a round belongs to
+    the last layer. Each time that it begins, prototypes are projected onto training images.
+
+    >>> "".join(stage[0] for stage in stages(23))
+    'wwwwwjjjjjjlljjjjjjjjll'
+    """
+    rounds = max(1, epochs // ROUND)
+    lengths = [epochs - ROUND * (rounds - 1), *[ROUND] * (rounds - 1)]
+    result: list[Stage] = []
+    for length in lengths:
+        for epoch in range(length):
+            warm = len(result) < min(WARM, epochs // 4)
+            result.append("last" if epoch >= length - max(1, length // 5) else "warm" if warm else "joint")
+    return result
+
+
 class ProtoPNetTraining(Training):
-    """One round: a tenth of the epochs warms up new layers and prototypes, then all but the last layer learn, and the
-    last layer has a fifth to itself, after every prototype has become a part of a training image of its class."""
+    """The stages of ProtoPNet. As published: warm-up, a projection every 10 epochs, Adam with weight decay for the
+    network and the new layers. The published last layer has 20 epochs to itself after each projection; here it is a
+    fifth of the epochs, so that all methods have equally many."""
 
     classifier: ProtoPNet
     shared = False  # projecting looks at all images, and layers begin and cease to learn
@@ -41,8 +68,7 @@ class ProtoPNetTraining(Training):
         if settings.epochs < 2:
             raise SicError("--method protopnet needs at least 2 --epochs: its last layer learns after everything else.")
         self.register_buffer("sources", torch.zeros(len(classifier.prototypes), 5, dtype=torch.long))
-        self.warm = settings.epochs // 10
-        self.projected_at = settings.epochs - max(1, settings.epochs // 5)
+        self.stages = stages(settings.epochs)
 
     @staticmethod
     def number_of_supports(settings: Settings, candidates: Candidates, classes: int) -> int:
@@ -61,39 +87,42 @@ class ProtoPNetTraining(Training):
         return result
 
     @property
-    def projected(self) -> bool:
-        return self.current_epoch >= self.projected_at
+    def stage(self) -> Stage:
+        return self.stages[min(self.current_epoch, len(self.stages) - 1)]
 
     @property
     def presentable(self) -> bool:
-        return self.projected
+        """Whether prototypes are parts of training images: they are from a projection until the network learns on."""
+        return self.stage == "last"
 
     def configure_optimizers(self) -> Any:
         classifier, settings = self.classifier, self.settings
         old = settings.lr if settings.weights is None else PRETRAINED * settings.lr
+        decay = settings.weight_decay
         groups = [
-            {"params": list(classifier.backbone.parameters()), "lr": old},
-            {"params": [*classifier.add_on.parameters(), classifier.prototypes], "lr": settings.lr},
+            {"params": list(classifier.backbone.parameters()), "lr": old, "weight_decay": decay},
+            {"params": list(classifier.add_on.parameters()), "lr": settings.lr, "weight_decay": decay},
+            {"params": [classifier.prototypes], "lr": settings.lr},
             {"params": list(classifier.last.parameters()), "lr": LAST * settings.lr},
         ]
-        optimiser = torch.optim.AdamW(groups, weight_decay=settings.weight_decay, fused=self.on_gpu)
+        optimiser = torch.optim.Adam(groups, fused=self.on_gpu)
 
         def joint(step: int) -> float:
             return learning_rate_factor(step, self.steps_per_epoch, self.total_steps)
 
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, [joint, joint, lambda step: 1.0])
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, [joint, joint, joint, lambda step: 1.0])
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_epoch_start(self) -> None:
-        classifier = self.classifier
-        if self.current_epoch == self.projected_at:
+        classifier, stage = self.classifier, self.stage
+        if stage == "last" and self.stages[self.current_epoch - 1] != "last":
             self.project()
-        classifier.backbone.requires_grad_(self.warm <= self.current_epoch and not self.projected)
-        classifier.add_on.requires_grad_(not self.projected)
-        classifier.prototypes.requires_grad_(not self.projected)
-        classifier.last.requires_grad_(self.projected)
+        classifier.backbone.requires_grad_(stage == "joint")
+        classifier.add_on.requires_grad_(stage != "last")
+        classifier.prototypes.requires_grad_(stage != "last")
+        classifier.last.requires_grad_(stage == "last")
         # Prototypes stay what they are only while the layers before them do, running statistics included.
-        classifier.train(not self.projected)
+        classifier.train(stage != "last")
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         classifier = self.classifier
@@ -101,7 +130,7 @@ class ProtoPNetTraining(Training):
         with torch.autocast(self.device.type, enabled=False):
             distances = classifier.distances(patches.float())
             loss = self.loss(classifier.logits(distances), batch.targets)
-            if self.projected:
+            if self.stage == "last":
                 others = classifier.last.weight.abs().sum() - classifier.own_weights().abs().sum()
                 loss = loss + SPARSE * others
             else:
@@ -140,11 +169,15 @@ class ProtoPNetTraining(Training):
 
 
 def prototype_costs(distances: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Of N×P smallest distances and N×C targets: to the nearest prototype of each class that an image shows, and to the
-    nearest of a class that it does not show; means. Classes that nobody is sure about play no part."""
+    """Cluster and separation cost of N×P smallest distances and N×C targets: the distance to the nearest prototype of
+    the classes that an image shows, and to the nearest of those that it does not show; means over images. Unknown
+    labels play no part."""
     truth, counts = split_targets(targets)
     nearest = distances.unflatten(1, (targets.shape[1], -1)).amin(dim=2)
-    cluster = (nearest * truth).sum() / truth.sum().clamp_min(1)
-    absent = counts & (truth == 0)
-    others = nearest.masked_fill(~absent, torch.inf).amin(dim=1)[absent.any(dim=1)]
-    return cluster, others.sum() / max(len(others), 1)
+    return _nearest(nearest, truth > 0), _nearest(nearest, counts & (truth == 0))
+
+
+def _nearest(distances: Tensor, among: Tensor) -> Tensor:
+    """The mean over images of the smallest of N×C distances, of images that have any."""
+    found = distances.masked_fill(~among, torch.inf).amin(dim=1)[among.any(dim=1)]
+    return found.sum() / max(len(found), 1)

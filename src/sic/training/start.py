@@ -34,7 +34,7 @@ def inherited(said: dict[str, Any], kind: type[Classifier]) -> dict[str, Any]:
             f"{folder} has a {start.form} network, and --method {kind.name} needs a {' or '.join(kind.forms)} one; "
             "start from another model, or leave --weights out."
         )
-    names = ["backbone", "form", "antialiased", "b", "backbone_b"]
+    names = ["backbone", "form", "antialiased", "padding", "b", "backbone_b"]
     if start.method == kind.name:
         names += ["latent", "temperature"]
     network = {name: getattr(start, name) for name in names if kind.uses(name)}
@@ -97,7 +97,7 @@ def start_from(classifier: Classifier, folder: Path, settings: Settings) -> None
     """Take over the backbone of a model of ours, of the same method its whole encoder; its classes do not matter."""
     trained, config, _ = directory.load(folder)
     whole = config.method == settings.method and isinstance(classifier, Comparing)
-    names = ["backbone", "form", *(["latent"] if whole else [])]
+    names = ["backbone", "form", "padding", *(["latent"] if whole else [])]
     if any(getattr(config, name) != getattr(settings, name) for name in [*names, "antialiased"]):
         said = " ".join(f"--{name} {getattr(config, name)}" for name in names)
         raise SicError(
