@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sic.cli.console import OUT, Talker, print_json, styled
-from sic.cli.entries import Entry, finished, seeds_of, settings_of_methods, trained, training_jobs
+from sic.cli.entries import Entry, finished, methods_of, seeds_of, settings_of_methods, trained, training_jobs
 from sic.cli.evaluate import Only, explain_with, open_suite
 from sic.cli.jobs import run_all
 from sic.cli.options import (
@@ -40,10 +40,17 @@ COMPARISON, RESULTS = "comparison", "results"
 def compare(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Finished runs: model directories, NAME=RUN to name one, RUN:ATTRIBUTION to choose a way."),
+        typer.Argument(
+            help="Finished runs: model directories, NAME=RUN to name one, RUN:ATTRIBUTION for one of its explanations, "
+            "RUN:all for all of them."
+        ),
     ] = None,
     train: Annotated[
-        str | None, typer.Option("--train", help="Train these methods: sic,bcos,blackbox, or METHOD:ATTRIBUTION.")
+        str | None,
+        typer.Option(
+            "--train",
+            help="Train these methods: sic,bcos,blackbox, or METHOD:ATTRIBUTION; METHOD:all measures all explanations.",
+        ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Images to train and measure on; finished runs: their own.")] = None,
     layout: LayoutName = None,
@@ -88,7 +95,7 @@ def compare(
         if train is None:
             entries = finished(runs or [])
         else:
-            own = settings_of_methods(special or [], [name.strip() for name in train.split(",")])
+            own = settings_of_methods(special or [], methods_of(train))
             if jobs > 1:  # what each of them trains and measures is found finished below
                 from sic.training.choose import loader_workers
 

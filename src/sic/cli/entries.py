@@ -26,6 +26,26 @@ class Entry:
     attribution: str | None = None
 
 
+EVERY = "all"
+"""METHOD:all or RUN:all: one entry for each way to explain."""
+
+
+def methods_of(text: str) -> list[str]:
+    """The methods that `--train` names, METHOD or METHOD:ATTRIBUTION.
+
+    >>> methods_of("sic, protopnet:all")
+    ['sic', 'protopnet:enlarged', 'protopnet:box']
+    """
+    from sic.methods import method
+
+    names = []
+    for name in text.split(","):
+        known, _, way = name.strip().partition(":")
+        ways = method(known).attributions if way == EVERY else (way,)
+        names += [f"{known}:{each}" if each else known for each in ways or ("",)]
+    return list(dict.fromkeys(names))
+
+
 def seeds_of(text: str) -> list[int]:
     try:
         found = [int(part) for part in text.split(",")]
@@ -125,6 +145,7 @@ def _train(
 def finished(runs: list[str]) -> list[Entry]:
     """Entries of finished runs, named by their method, and by their backbone too where there are several."""
     from sic.directory import read_config
+    from sic.methods import method
 
     found = []
     for text in runs:
@@ -132,9 +153,13 @@ def finished(runs: list[str]) -> list[Entry]:
         path, colon, attribution = rest.rpartition(":")
         folder, way = (Path(path), attribution) if colon and not Path(rest).exists() else (Path(rest), None)
         config, _ = read_config(folder)
-        method = config.method + (f":{way}" if way else "")
-        entry = Entry(method, folder, int(config.training.get("seed", 0)), way)
-        found.append((name if equals else None, config.backbone, entry))
+        ways = method(config.method).attributions or (None,) if way == EVERY else (way,)
+        for each in ways:
+            entry = Entry(
+                config.method + (f":{each}" if each else ""), folder, int(config.training.get("seed", 0)), each
+            )
+            said = f"{name}:{each}" if each and way == EVERY else name
+            found.append((said if equals else None, config.backbone, entry))
     several = len({backbone for _, backbone, _ in found}) > 1
     return [
         replace(entry, name=said or (f"{entry.name} {backbone}" if several else entry.name))

@@ -1,0 +1,46 @@
+"""The same small search for every method: the learning rate, chosen on held-out training images.
+
+    python benchmarks/tune.py birds BIRDS/ [--rates 1e-3,3e-3,1e-2] [--methods sic,bcos,…] [-- flags of sic search]
+    python benchmarks/tune.py funnybirds FunnyBirds/ -- --backbone resnet50 --size 192 --epochs 10
+
+Every method gets the same learning rates and the same epochs; test images play no part. Writes the trials and the
+choice of each method to results/tuning.json, under the name of the comparison; `benchmarks/rivals.py NAME` takes its
+learning rates from there. Finished trials are not trained again.
+"""
+
+import argparse
+from pathlib import Path
+
+import record
+import torch
+from command import as_typed, ours_and_passed_on, sic
+
+RATES = "1e-3,3e-3,1e-2"
+METHODS = "sic,bcos,blackbox,nwhead,protopnet"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("data")
+    parser.add_argument("--rates", default=RATES)
+    parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--runs", type=Path, default=Path("runs/tuning"))
+    parser.add_argument("--out", type=Path, default=Path("results/tuning.json"))
+    ours, passed_on = ours_and_passed_on()
+    arguments = parser.parse_args(ours)
+    methods = {}
+    for method in arguments.methods.split(","):
+        out = arguments.runs / arguments.name / method
+        flags = ["--method", method, "--lr", arguments.rates, "--out", str(out), *passed_on]
+        if method == "sic":  # its search would try several T by default; here every method has one axis
+            flags += ["-T", "1"]
+        found = sic("search", arguments.data, *flags)
+        methods[method] = {"best": found["best"], "trials": found["trials"]}
+        print(method, found["best"], flush=True)
+    content = {"command": as_typed(), "torch": torch.__version__, "methods": methods}
+    record.add(arguments.out, {arguments.name: content})
+
+
+if __name__ == "__main__":
+    main()
