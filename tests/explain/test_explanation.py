@@ -15,8 +15,8 @@ from torch import Tensor
 
 from sic import backbones
 from sic.explain import Explanation, explain_answers, explain_classes, negative_share, support_contributions
-from sic.explain.figure import REGIONS
 from sic.explain.prose import percent
+from sic.explain.regions import REGION_COLOURS
 from sic.explain.render import as_json
 from sic.methods import SIC, Contributions
 from sic.supports import Support
@@ -407,7 +407,7 @@ def test_a_figure_numbers_the_matches_on_both_sides(sure: SIC, tmp_path: Path) -
         sides = 1 + sum(match.number == number for case in part.cases if case.matches for match in case.matches.groups)
         shown = f"<!-- {number} -->"
         assert text.count(shown) >= plain.count(shown) + sides
-        assert text.count(REGIONS[number]) > 0 == plain.count(REGIONS[number])
+        assert text.count(REGION_COLOURS[number]) > 0 == plain.count(REGION_COLOURS[number])
 
 
 def test_evidence_is_strength_times_likeness(sure: SIC) -> None:

@@ -81,6 +81,19 @@ def test_json_has_the_fields_that_the_api_documents(sure: SIC) -> None:
     json.dumps(plain, allow_nan=False)
 
 
+def test_matching_regions_are_outlined_on_the_page(sure: SIC) -> None:
+    parts = explain_answers(sure, supports(), NAMES, sure.answered(photos(8)[7:]), [[2]], matches=True)[0]
+    explanation = replace(explained(sure, [2]), classes=parts)
+    assert "<svg" not in shared_page(explained(sure, [2]), "m")
+    page, found = shared_page(explanation, "m"), parts[0].matches
+    assert found is not None
+    regions = [part.image for part in found.groups]
+    regions += [part.support for case in parts[0].cases for part in case.matches.groups if part.support is not None]
+    assert page.count("<circle ") == sum(bool(region.outline) for region in regions) > 0
+    for part in found.groups:
+        assert f">{part.number}</b> {part.evidence:+.2f}".replace("-", "−") in page
+
+
 def test_maps_in_json_add_up_to_the_score(sure: SIC) -> None:
     explanation = explained(sure, [0])
     entry = as_json(explanation, maps=True)["classes"][0]

@@ -14,6 +14,7 @@ from sic.explain.explanation import ClassExplanation, Explanation, SupportEviden
 from sic.explain.matches import Match, Region
 from sic.explain.picture import colour_picture, over_white, signed
 from sic.explain.prose import answer, percent
+from sic.explain.regions import REGION_COLOURS
 from sic.explain.render import span, steps, verdict
 from sic.methods import Contributions
 
@@ -29,8 +30,6 @@ MATCHES = (
     "Outlines with the same number mark regions that match; the bars show what each region of the image adds, grey "
     "what has no match."
 )
-REGIONS = ("#cccccc", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7")
-"""Colours of the rest and of the regions by number: Okabe and Ito's, which colour-blind readers can tell apart."""
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
@@ -134,7 +133,9 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
 def _divided_bar(axes: Axes, position: int, start: float, parts: list[Match], legible: float) -> None:
     """The bar of a case, match by match, with their numbers if there is room."""
     for part in parts:
-        axes.barh(position, part.evidence, left=start, color=REGIONS[part.number], height=0.62, edgecolor="white")
+        axes.barh(
+            position, part.evidence, left=start, color=REGION_COLOURS[part.number], height=0.62, edgecolor="white"
+        )
         if part.number and part.evidence > legible:
             axes.text(start + part.evidence / 2, position, str(part.number), ha="center", va="center", fontsize=8)
         start += part.evidence
@@ -146,9 +147,14 @@ def _outlines(axes: Axes, regions: list[tuple[int, Region]]) -> None:
         around = [withStroke(linewidth=2.6, foreground=INK)]
         for polygon in region.outline:
             columns, rows = zip(*((x - 0.5, y - 0.5) for x, y in polygon), strict=True)
-            axes.plot(columns, rows, color=REGIONS[number], linewidth=1.3, path_effects=around)
+            axes.plot(columns, rows, color=REGION_COLOURS[number], linewidth=1.3, path_effects=around)
         if region.centre is not None:
-            badge = {"boxstyle": "circle,pad=0.2", "facecolor": REGIONS[number], "edgecolor": INK, "linewidth": 0.6}
+            badge = {
+                "boxstyle": "circle,pad=0.2",
+                "facecolor": REGION_COLOURS[number],
+                "edgecolor": INK,
+                "linewidth": 0.6,
+            }
             x, y = region.centre
             axes.text(x - 0.5, y - 0.5, str(number), ha="center", va="center", fontsize=7, weight="bold", bbox=badge)
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
+from sic.explain.matches import Matches
 from sic.explain.picture import colour_picture, drawing_uri, over_white, signed
 from sic.explain.prose import answer, percent, within
+from sic.explain.regions import REGION_COLOURS
 from sic.explain.render import outside_pixels, span, steps, verdict
 from sic.version import __version__
 
@@ -31,6 +33,20 @@ class SupportPictures:
 
 
 @dataclass(frozen=True)
+class RegionView:
+    """A numbered region of a picture and what it adds; the rest has the number 0 and no place."""
+
+    number: int
+    colour: str
+    evidence: float
+    share: float
+    path: str
+    """Its outline as an SVG path, in pixels of the picture."""
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
 class Bar:
     """One step of the sum; `left` and `width` in percent of the axis."""
 
@@ -40,6 +56,8 @@ class Bar:
     left: float
     width: float
     support: SupportPictures | None
+    regions: list[RegionView]
+    """The regions of the support's image that match the image; none if they were not looked for."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +84,10 @@ class ClassView:
     bars: list[Bar]
     zero: float
     """The position of 0, in percent of the axis."""
+    size: tuple[int, int]
+    """Height and width of the pictures in pixels."""
+    regions: list[RegionView]
+    """The regions of the image that match the supports; none if they were not looked for."""
 
 
 def class_view(
@@ -104,11 +126,26 @@ def class_view(
                 100 * (step.low - low) / length,
                 100 * abs(step.value) / length,
                 None if step.case is None else supports[step.case.index],
+                [] if step.case is None or step.case.matches is None else _regions(step.case.matches, "support"),
             )
             for step in waterfall
         ],
         -100 * low / length,
+        (explanation.image.shape[-2], explanation.image.shape[-1]),
+        [] if explained.matches is None else _regions(explained.matches, "image"),
     )
+
+
+def _regions(matches: Matches, side: Literal["image", "support"]) -> list[RegionView]:
+    result = []
+    for part in matches.parts:
+        region = part.image if side == "image" else part.support
+        shown = region is not None and part.number > 0
+        outline = region.outline if shown and region is not None else []
+        path = "".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in polygon) + "Z" for polygon in outline)
+        x, y = (region.centre if shown and region is not None else None) or (0.0, 0.0)
+        result.append(RegionView(part.number, REGION_COLOURS[part.number], part.evidence, part.share, path, x, y))
+    return result
 
 
 def support_pictures(evidence: SupportEvidence, label: str) -> SupportPictures:

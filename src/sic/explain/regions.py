@@ -15,6 +15,9 @@ SMOOTHING = 16
 SPECK = 0.002
 """Share of the picture's area below which a polygon is left out of an outline."""
 
+REGION_COLOURS = ("#cccccc", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7")
+"""The colours of matches by number (Okabe and Ito's); 0 is all that has no match. The viewer has them, too."""
+
 Polygon = list[tuple[float, float]]
 """Points (x, y) in pixels; 0, 0 is the top left corner of the picture."""
 

@@ -259,7 +259,7 @@ def _add_share(app: FastAPI, site: Site) -> None:
         def job(check: Check) -> str:
             name, view, truth = find(check)[0]
             check()
-            return shared_page(engine.explain(name, view, classes or [], truth), engine.name)
+            return shared_page(engine.explain(name, view, classes or [], truth, matches=True), engine.name)
 
         text = await site.worker.run(job)
         return Response(
