@@ -160,7 +160,8 @@ def _outlines(axes: Axes, regions: list[tuple[int, Region]]) -> None:
 
 
 def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
-    name = f"{_shorten(f'{case.name}: {case.support.source}', 32)}\nadds {case.evidence:+.2f}"
+    source = _shorten(case.support.source, max(10, 30 - len(case.name)))
+    name = f"{case.name}: {source}\nadds {case.evidence:+.2f}"
     if case.likeness is not None:
         name += f" ({percent(case.likeness)} alike)"
     if case.image is not None and case.own is None:  # a method without support contributions
