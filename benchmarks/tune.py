@@ -3,7 +3,7 @@
     python benchmarks/tune.py birds BIRDS/ [--rates 1e-3,3e-3,1e-2] [--methods sic,bcos,…] [-- flags of sic search]
     python benchmarks/tune.py funnybirds FunnyBirds/ -- --backbone resnet50 --size 192 --epochs 10
 
-Every method gets the same learning rates and the same epochs; test images play no part. Writes the trials and the
+Every method gets the same learning rates and the same epochs; test images play no part. Writes the scores and the
 choice of each method to results/tuning.json, under the name of the comparison; `benchmarks/rivals.py NAME` takes its
 learning rates from there. Finished trials are not trained again.
 """
@@ -36,8 +36,9 @@ def main() -> None:
         if method == "sic":  # its search would try several T by default; here every method has one axis
             flags += ["-T", "1"]
         found = sic("search", arguments.data, *flags)
-        methods[method] = {"best": found["best"], "trials": found["trials"]}
-        print(method, found["best"], flush=True)
+        scores = {str(trial["lr"]): trial["score"] for trial in found["trials"]}
+        methods[method] = {"lr": found["best"]["lr"], found["score"]: scores}
+        print(method, methods[method], flush=True)
     content = {"command": as_typed(), "torch": torch.__version__, "methods": methods}
     record.add(arguments.out, {arguments.name: content})
 

@@ -77,7 +77,8 @@ def test_said_values_win(tmp_path: Path) -> None:
         "batch_size": 5, "recipe": "paper", "augmentation": "affine", "supports_per_class": 1, "latent": 16, "b": 1.5,
         "backbone_b": 1.25,
         "seed": 9, "validation": 0.3, "weights": start(tmp_path), "keep_support_images": False,
-        "form": "bcos", "antialiased": False, "padding": "zeros", "balance": True, "allow_leaks": True, "preset": "voc-resnet50",
+        "form": "bcos", "antialiased": False, "padding": "zeros", "balance": True, "allow_leaks": True,
+        "drop_leaks": False, "preset": "voc-resnet50",
         "method": "sic", "loss": "bce", "relu": False, "inference_supports": "random", "weight_decay": 0.25,
         "compiled": True, "hold_out": True, "support_source": "n-way", "ways": 2, "check_every": 3,
     }  # fmt: skip
