@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from sic import backbones
 from sic.data.images import Preprocessing
-from sic.directory import Config, build, exact_arithmetic
+from sic.directory import Config, build
 from sic.explain import images_at_once
+from sic.machines import exact_arithmetic
 from sic.model import Model
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

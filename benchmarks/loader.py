@@ -21,10 +21,10 @@ import torch
 from PIL import Image
 
 import sic.data
-from sic import directory
 from sic.data.images import Preprocessing
 from sic.data.labels import targets
 from sic.data.transforms import TrainingTransform
+from sic.machines import exact_arithmetic
 from sic.training import Silent, choose
 from sic.training.base import Training
 from sic.training.batches import Batch, TrainingBatches, training_loader
@@ -92,7 +92,7 @@ def main() -> None:
         begun = time.monotonic()
         material = gather(data, settings, Path(scratch) / "pixels.bin", arguments.workers, Silent())
         decoded = (len(material.train) + len(material.validation)) / (time.monotonic() - begun)
-        directory.exact_arithmetic()
+        exact_arithmetic()
         module = _module(_config(data, settings, material), settings, material, None).to(DEVICE).train()
         transform = module.transform = TrainingTransform(settings.augmentation, Preprocessing.of(settings))
         train_targets = targets(material.train.samples, len(data.classes))

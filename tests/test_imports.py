@@ -22,7 +22,7 @@ USES: dict[str, set[str]] = {
     "evaluate.metrics": set(),
     "evaluate.headline": set(),
     "card": {"backbones", "evaluate.headline", "evaluate.metrics", "methods"},
-    "directory": {"backbones", "card", "data", "errors", "files", "integrity", "methods", "supports"},
+    "directory": {"backbones", "card", "data", "errors", "files", "integrity", "machines", "methods", "supports"},
     "predictions": {"data", "evaluate.headline", "methods"},
     "latents": {"data", "files", "methods", "version"},
     "training": {"backbones", "bcos", "data", "directory", "errors", "files", "machines", "methods"},
@@ -32,7 +32,7 @@ for above_settings in ("backbones", "methods", "supports", "data", "directory", 
     USES[above_settings].add("settings")
 USES["directory"] |= {"version"}
 USES["training"] |= {"predictions", "supports"}
-USES["distilled_model"] = {"backbones", "data", "directory", "errors", "methods", "supports"}
+USES["distilled_model"] = {"backbones", "data", "directory", "errors", "machines", "methods", "supports"}
 USES["distill"] = {"backbones", "bcos", "data", "errors", "machines", "methods", "training"}
 USES["predictor"] = {"data", "directory", "errors", "latents", "methods", "predictions", "supports"}
 USES["model"] = set(USES) - {"distill"}

@@ -23,6 +23,7 @@ from sic.data.images import Preprocessing
 from sic.errors import SicError
 from sic.files import inside, locked, real_folder, write_atomically
 from sic.integrity import MANIFEST, check_classes, check_fields, check_finite, check_manifest, manifest
+from sic.machines import exact_arithmetic
 from sic.methods import Classifier, method
 from sic.settings import Network
 from sic.supports import Support, read_supports, remove_unlisted, support_files, write_supports
@@ -83,17 +84,6 @@ def build(
     if kind.with_supports:
         arguments["supports"] = supports
     return kind(backbone, len(config.classes), **arguments)
-
-
-def best_device() -> str:
-    """Where to compute if nobody says where."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def exact_arithmetic() -> None:
-    """Contributions add up only as exactly as the arithmetic is: no TF32 on GPUs."""
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def save(

@@ -8,8 +8,9 @@ from torchvision.models import ResNet50_Weights
 from sic.backbones.distilled import read_distilled
 from sic.backbones.weights import Weights
 from sic.data.images import Preprocessing
-from sic.directory import Config, build, exact_arithmetic
+from sic.directory import Config, build
 from sic.errors import SicError
+from sic.machines import exact_arithmetic
 from sic.methods import Bcos
 from sic.supports import Support
 

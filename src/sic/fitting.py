@@ -9,7 +9,7 @@ from sic.data import open as open_data
 from sic.data.dataset import Sample, require_outside
 from sic.data.images import UnreadableImage
 from sic.errors import SicError
-from sic.machines import Machines
+from sic.machines import Machines, best_device
 from sic.model import Model
 from sic.training import Fitted, Reporter, Silent, choose, recorded_settings
 
@@ -78,7 +78,7 @@ def fit(
     unreadable: list[UnreadableImage] = []
 
     def measure(fitted: Fitted) -> dict[str, Any]:
-        model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(directory.best_device())
+        model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(best_device())
         try:
             return _figures(model, {"validation": fitted.validation, "test": fitted.test}, fitted.tainted)
         except UnreadableImage as error:

@@ -1,4 +1,5 @@
-"""The cores of this machine; the devices and machines that train one model, and which of their processes this is."""
+"""Where a model is computed: cores, device, arithmetic; the machines that train it, and which of their processes
+this is."""
 
 import os
 from dataclasses import dataclass
@@ -7,6 +8,21 @@ from dataclasses import dataclass
 def cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def best_device() -> str:
+    """Where to compute if nobody says where."""
+    import torch  # not above: `sic --help` does without
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def exact_arithmetic() -> None:
+    """Contributions add up only as exactly as the arithmetic is: no TF32 on GPUs."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 @dataclass(frozen=True)

@@ -77,17 +77,9 @@ def compare(
 
     The same command continues where it was interrupted: finished runs are not trained again, nor measured again.
     """
-    if (train is None) == (not runs):
-        raise SicError(
-            "Name finished runs, or methods to train: sic compare RUN RUN …, or --train sic,bcos --data DATA."
-        )
     run = given({"layout": layout, "group": group, "roi": roi, "devices": devices, "nodes": nodes, "workers": workers})
     said = given(said)
-    if runs and (said or run or special):
-        meant = ", ".join(sorted([*said, *run, *(special or [])]))
-        raise SicError(f"{meant}: settings of the training mean nothing for runs that are finished.")
-    if train is not None and data is None:
-        raise SicError("--train needs --data: a folder of images, a table of them, or birds.")
+    _refuse(runs, train, data, [*said, *run, *(special or [])])
     from sic.evaluate.suite import chosen
 
     protocols = chosen(only)
@@ -107,22 +99,26 @@ def compare(
         results = _results(entries, None if train else data, protocols, limit, pick_device(device), out, talker)
         if part:
             return
-        settings = {
-            "train": train,
-            "data": data,
-            "only": protocols,
-            "limit": limit,
-            **run,
-            **said,
-            "set": special or [],
-        }
-        report = _report(entries, results, settings)
+        settings = {"train": train, "data": data, "only": protocols, "limit": limit, **run, **said}
+        report = _report(entries, results, settings | {"set": special or []})
         files = _write(report, out)
     if json:
         print_json(report)
     else:
         _show(report)
         OUT.print(f"In {out}: {', '.join(path.name for path in files)}.")
+
+
+def _refuse(runs: list[str] | None, train: str | None, data: str | None, settings: list[str]) -> None:
+    """Refuse a call that names neither runs nor methods to train, or too much."""
+    if (train is None) == (not runs):
+        raise SicError(
+            "Name finished runs, or methods to train: sic compare RUN RUN …, or --train sic,bcos --data DATA."
+        )
+    if runs and settings:
+        raise SicError(f"{', '.join(sorted(settings))}: settings of the training mean nothing for finished runs.")
+    if train is not None and data is None:
+        raise SicError("--train needs --data: a folder of images, a table of them, or birds.")
 
 
 def _results(

@@ -46,14 +46,7 @@ def explain(
     if attribution is not None:
         loaded.classifier.explain_with(attribution)
     files = image_files(images)
-    folder = len(files) > 1
-    if not folder and out.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise SicError(f"--out {out} must end in .png, .pdf or .svg.")
-    if folder and out.suffix:
-        raise SicError(f"--out {out} must be a folder for {len(files)} images.")
-    if out.resolve() in {file.resolve() for file in files}:
-        raise SicError(f"--out {out} would overwrite the image; choose another name.")
-    (out if folder else out.parent).mkdir(parents=True, exist_ok=True)
+    folder = _prepare(out, files)
     results = Results({"model": str(model)}, "images", json)
     failed = 0
     with Talker() as talker:
@@ -88,3 +81,16 @@ def explain(
     results.close()
     if failed:
         raise typer.Exit(1)
+
+
+def _prepare(out: Path, files: list[Path]) -> bool:
+    """Make room for the figures; returns whether `out` is a folder for several of them."""
+    folder = len(files) > 1
+    if not folder and out.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise SicError(f"--out {out} must end in .png, .pdf or .svg.")
+    if folder and out.suffix:
+        raise SicError(f"--out {out} must be a folder for {len(files)} images.")
+    if out.resolve() in {file.resolve() for file in files}:
+        raise SicError(f"--out {out} would overwrite the image; choose another name.")
+    (out if folder else out.parent).mkdir(parents=True, exist_ok=True)
+    return folder

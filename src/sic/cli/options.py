@@ -10,6 +10,7 @@ import typer
 
 from sic.cli.console import OUT, Talker
 from sic.errors import SicError
+from sic.machines import best_device
 from sic.settings import Network, Option, table
 
 if TYPE_CHECKING:
@@ -109,8 +110,6 @@ def tokens(options: Mapping[str, Any]) -> list[str]:
 def pick_device(wanted: str | None) -> str:
     """The device that the user names, else a GPU if there is one."""
     import torch
-
-    from sic.directory import best_device
 
     if wanted is None:
         return best_device()

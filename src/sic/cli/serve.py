@@ -10,6 +10,7 @@ import typer
 from sic.cli.console import ERR, print_json
 from sic.cli.options import ModelFolder
 from sic.errors import SicError
+from sic.machines import best_device
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 SHORTEST_TOKEN = 12
@@ -49,7 +50,6 @@ def serve(
     except ImportError:
         raise SicError("The viewer needs FastAPI: pip install 'sic[serve]'.") from None
 
-    from sic.directory import best_device
     from sic.model import load
     from sic.serve.clinic import ServedClinic
     from sic.serve.engine import Engine, HeldOutImages

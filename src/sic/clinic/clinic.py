@@ -18,6 +18,7 @@ from sic.data import UnreadableImage, read_image
 from sic.data.dataset import Progress
 from sic.errors import SicError
 from sic.latents import Latents
+from sic.machines import best_device
 from sic.methods import SIC
 from sic.model import Model, load
 from sic.run import ImagesNotFound, Run
@@ -48,7 +49,7 @@ class Clinic:
         """
         self.folder, self._data = Path(folder), data
         self._version = directory.version(self.folder)
-        model = model or load(self.folder, directory.best_device())
+        model = model or load(self.folder, best_device())
         if not isinstance(model.classifier, SIC):
             raise SicError(f"{folder} is a {model.config.method} model: it has no supports to edit.")
         if len({(support.label, support.source) for support in model.supports}) < len(model.supports):

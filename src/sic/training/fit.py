@@ -19,7 +19,7 @@ from sic.data.labels import targets
 from sic.directory import RUN, Config, read_run
 from sic.errors import SicError
 from sic.files import write_atomically
-from sic.machines import Machines
+from sic.machines import Machines, exact_arithmetic
 from sic.methods import SIC, Classifier, NWHead, ProtoPNet, method
 from sic.settings import Settings, check, flag, from_json, to_json
 from sic.supports import Support
@@ -164,7 +164,7 @@ def _failed_to_compile(error: RuntimeError) -> bool:
 def _set_up_libraries(seed: int) -> None:
     quiet_lightning()
     lightning.seed_everything(seed, verbose=False)
-    directory.exact_arithmetic()
+    exact_arithmetic()
 
 
 def _data_card(data: ImageData, images: TrainingData) -> dict[str, Any]:
