@@ -37,21 +37,17 @@ FAST = (
     "resnet_tiny",
     "resnet_small",
     "resnet18",
-    "densenet121",
-    "convnext_tiny",
-    "vgg11",
     "vit_small",
     "vitc_ti",
-    "timm/tf_efficientnet_lite0",
 )
 SLOW = (
+    "timm/tf_efficientnet_lite0",
     *(name for name in backbones.names() if name not in FAST and not name.startswith("bagnet")),
     "timm/mobilenetv3_small_050",
     "timm/convnext_atto",
     "timm/vit_tiny_patch16_224",
 )
-ORIGINALS = [*FAST[:-1], *(pytest.param(name, marks=pytest.mark.slow) for name in (FAST[-1], *SLOW))]
-"""The EfficientNet is among the slow ones because test_weights.py does the same with its real weights."""
+ORIGINALS = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 CASES = [
     pytest.param((name, form), marks=() if name in FAST else pytest.mark.slow, id=f"{name}-{form}")
     for name in (*FAST, *SLOW)

@@ -19,14 +19,14 @@ with warnings.catch_warnings():
 
 THEIRS = {
     "resnet18": "resnet18",
-    "densenet121": "densenet121",
     "vitc_ti": "vitc_ti_patch1_14",
+}
+LARGE = {
+    "densenet121": "densenet121",
     "convnext_tiny": "convnext_tiny",
     "convnext_tiny_bnu": "convnext_tiny_bnu",
     "resnext50_32x4d": "resnext50_32x4d",
     "vgg11": "vgg11_bnu",
-}
-LARGE = {
     "resnet34": "resnet34",
     "resnet50": "resnet50",
     "resnet101": "resnet101",
@@ -118,7 +118,12 @@ def test_in_double_precision(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "head", "millions"), [("resnet50", 2048, 25.5), ("densenet121", 1024, 7.95), ("vitc_b", 768, 81.3)]
+    ("name", "head", "millions"),
+    [
+        ("densenet121", 1024, 7.95),
+        pytest.param("resnet50", 2048, 25.5, marks=pytest.mark.slow),
+        pytest.param("vitc_b", 768, 81.3, marks=pytest.mark.slow),
+    ],
 )
 def test_published_parameter_counts(name: str, head: int, millions: float) -> None:
     """With a classifier of 1,000 classes, which ours are without."""

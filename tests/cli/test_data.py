@@ -91,6 +91,7 @@ def test_show_needs_no_option(sic: Sic, table: Path, tmp_path: Path, monkeypatch
         assert sheet.width > 320
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("copies", "code"), [(1, 0), (2, 1)])
 def test_check_says_what_training_will_do(sic: Sic, tmp_path: Path, copies: int, code: int) -> None:
     """Twenty-odd test images: one copy is below the limit of 5 %, two are above."""

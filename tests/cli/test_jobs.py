@@ -22,6 +22,7 @@ def job(folder: Path, name: str, *arguments: str) -> Job:
     return Job(name, lambda: arguments, folder / f"{name}.log")
 
 
+@pytest.mark.slow
 def test_one_that_fails_is_named_and_the_others_come_through(tmp_path: Path) -> None:
     few = ["--classes", "2", "--train", "1", "--test", "1", "--size", "32"]
     drawn = [job(tmp_path, f"drawn {i}", "data", "birds", str(tmp_path / str(i)), *few) for i in range(2)]

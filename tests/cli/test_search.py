@@ -197,6 +197,7 @@ def test_an_interrupt_leaves_trials_that_continue(tmp_path: Path, monkeypatch: p
     assert calls(tmp_path)[0] == "lr0.001-T10 sleep new" and "lr0.001-T10 train resume" in calls(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pretending")
 def test_a_killed_search_is_continued_but_not_what_still_runs(tmp_path: Path) -> None:
     """The process of the search is killed, its trial lives on: only when that ends it is taken over."""

@@ -81,7 +81,12 @@ class Changed(SIC):
 
 
 @pytest.mark.parametrize(
-    ("backbone", "b"), [("resnet_tiny", 2), ("resnet_tiny", 3), ("vit_small", 2)], ids=["resnet", "B=3", "vit"]
+    ("backbone", "b"),
+    [
+        pytest.param("resnet_tiny", 2, id="resnet"),
+        pytest.param("resnet_tiny", 3, id="B=3", marks=pytest.mark.slow),
+        pytest.param("vit_small", 2, id="vit", marks=pytest.mark.slow),
+    ],
 )
 def test_untrained_models_pass_every_check(backbone: str, b: float) -> None:
     done: list[tuple[int, int]] = []
