@@ -105,6 +105,15 @@ def answer(page: Any, address: str, end: str) -> None:
     shoot(page, f"viewer-region{end}", 980, ".panel .stage")
 
 
+def matches(page: Any, end: str) -> None:
+    page.keyboard.press("Escape")
+    page.locator('[data-mode="matches"]').click()
+    page.wait_for_selector(".panel .regions")
+    page.wait_for_timeout(1000)
+    page.locator(".panel .regions button").nth(2).focus()
+    shoot(page, f"viewer-matches{end}", 1080, ".panel .stage")
+
+
 def cases(page: Any, address: str, end: str) -> None:
     page.goto(f"{address}/cases")
     page.wait_for_selector("#plane-count:has-text('placed by')")
@@ -142,7 +151,7 @@ def explanations(folder: Path) -> None:
     model, data = sic.load(folder), sic.data.open("birds")
     for name, number in EXPLAINED.items():
         sample = data.splits["test"][number]
-        explanation = model.explain(sample.path, truth=data.classes[sample.labels[0]])
+        explanation = model.explain(sample.path, truth=data.classes[sample.labels[0]], matches=True)
         explanation.save(DOCS / name)
         print(explanation.text)
         shrink(DOCS / name, 1300)
@@ -161,6 +170,7 @@ def main(model: Path) -> None:
             page = context.new_page()
             page.set_default_timeout(60_000)
             answer(page, address, end)
+            matches(page, end)
             cases(page, address, end)
             clinic(page, address, end)
             report(page, page_file, end)
