@@ -36,6 +36,7 @@ def evaluation(accuracy: float, deletion: float, alpha: bool = True) -> dict[str
             "stability": {"rank_correlation": 0.99},
             "randomisation": {"stages": [{"rank_correlation": 0.9}, {"rank_correlation": 0.01}]},
         },
+        "matches": {"part_agreement": {"matches": {"agreement": 0.85}}, "causality": {"spearman": 0.67}},
         "frame": {"mass": 0.4, "effect": 0.2, "times": 2.0},
         "unfamiliar": {"familiar": {}, "blurred noise": {"probability": {"flagged": 0.25}}},
     }
@@ -59,6 +60,7 @@ def test_what_is_compared() -> None:
     assert found["grid_2x2_smoothed"] == 0.6 and "box_energy_smoothed" not in found
     assert (found["deletion"], found["stability"], found["randomised"]) == (0.1, 0.99, 0.01)
     assert (found["frame_mass"], found["frame_effect"], found["frame_times"]) == (0.4, 0.2, 2.0)
+    assert (found["part_agreement"], found["match_spearman"]) == (0.85, 0.67)
     assert found["refused_blurred_noise"] == 0.25 and "curves" not in found
     assert headline({"data": "x"}) == {}
 

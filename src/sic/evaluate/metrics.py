@@ -114,6 +114,14 @@ FAITHFULNESS = (
     ),
 )  # fmt: skip
 
+MATCHES = (
+    Metric("part_agreement", "matches on the same part", "evidence whose two sides lie on the same part", percent=True),
+    Metric(
+        "match_spearman", "matches: claimed and measured (rank correlation)", "agreement of what a region is said to "
+        "add and what blanking it costs",
+    ),
+)  # fmt: skip
+
 FRAME = (
     Metric("frame_mass", "frame: share of the map", "contributions in the outer tenth of the picture", None, True),
     Metric("frame_effect", "frame: share of the effect", "change of the score without this frame", None, True),
@@ -154,6 +162,7 @@ METRICS: dict[str, Metric] = {
         *LOCALISATION,
         *map(smoothed, LOCALISATION),
         *FAITHFULNESS,
+        *MATCHES,
         *FRAME,
     )
 }
@@ -195,6 +204,11 @@ def headline(result: Mapping[str, Any]) -> dict[str, float | None]:
         found["randomised"] = faithful["randomisation"]["stages"][-1]["rank_correlation"]
     if edge := result.get("frame"):
         found |= {one.key: edge[one.key.removeprefix("frame_")] for one in FRAME}
+    matches = result.get("matches", {})
+    if "part_agreement" in matches:
+        found["part_agreement"] = matches["part_agreement"]["matches"]["agreement"]
+    if "causality" in matches:
+        found["match_spearman"] = matches["causality"]["spearman"]
     for kind, figures in result.get("unfamiliar", {}).items():
         if kind != "familiar":
             found[f"refused_{kind.replace(' ', '_')}"] = figures["probability"]["flagged"]
