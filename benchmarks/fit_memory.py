@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--recipes", nargs="+", default=list(NAMES), choices=list(NAMES))
+    parser.add_argument("--minutes", type=float, help="stop each fit then: the peak is reached in the first steps")
     parser.add_argument("--out", type=Path, default=Path("results/cpu.json"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -54,9 +55,10 @@ def main() -> None:
             ]
             if recipe != "frozen":
                 command += ["--epochs", "1"]
-            peak, seconds = watched([*command, "--out", str(Path(scratch, recipe))])
+            peak, seconds, whole = watched([*command, "--out", str(Path(scratch, recipe))], arguments.minutes)
             shown = " ".join(["sic", *command]).replace(scratch + "/", "")
             figures: dict[str, Any] = {"peak_gb": round(peak / 1e9, 2), "seconds": round(seconds), "command": shown}
+            figures["finished"] = whole
             about = {"images": arguments.images, "classes": CLASSES, "cores": os.cpu_count(), "measured_by": as_typed()}
             add(arguments.out, {NAMES[recipe]: {**figures, **about}})
             print(NAMES[recipe], figures)
@@ -72,8 +74,8 @@ def draw(folder: Path, number: int, side: int) -> None:
         Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC).save(home / f"{index}.jpg")
 
 
-def watched(arguments: list[str]) -> tuple[float, float]:
-    """Peak memory in bytes, and seconds, of a command of sic."""
+def watched(arguments: list[str], minutes: float | None) -> tuple[float, float, bool]:
+    """Peak memory in bytes, and seconds, of a command of sic, and whether it came to its end."""
     before = time.monotonic()
     process = subprocess.Popen([sys.executable, "-m", "sic", *arguments], stdout=subprocess.DEVNULL)
     peak = 0.0
@@ -82,10 +84,14 @@ def watched(arguments: list[str]) -> tuple[float, float]:
         if now > 1.02 * peak:
             print(f"{time.monotonic() - before:.0f} s: {now / 1e9:.2f} GB", file=sys.stderr)
         peak = max(peak, now)
+        if minutes is not None and time.monotonic() - before > 60 * minutes:
+            process.terminate()
+            process.wait()
+            return peak, time.monotonic() - before, False
         time.sleep(0.1)
     if process.returncode:
         raise SystemExit(f"sic {' '.join(arguments)} failed")
-    return peak, time.monotonic() - before
+    return peak, time.monotonic() - before, True
 
 
 def family(parent: int) -> list[int]:

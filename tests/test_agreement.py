@@ -1,20 +1,22 @@
 """`predict`, `evaluate`, `report`, the clinic and the viewer say the same about the same images."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
 
+from sic.calibration import Calibration, Promise
 from sic.clinic import Clinic
 from sic.data.dataset import Task
 from sic.report import gather
 from sic.settings import Loss
 from tests.cli.conftest import Sic, here
-from tests.serve.conftest import Served, draw_splits, make_model
+from tests.serve.conftest import Served, draw_splits, make_model, reopen
 
 V1 = "/api/v1"
 SIC = Sic(here)
@@ -51,18 +53,45 @@ def splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(
-    scope="module", params=[("single", "bce"), ("single", "ce"), ("multi", "bce"), ("multi", "ce")], ids="-".join
+    scope="module",
+    params=[
+        *[("single", "bce"), ("single", "ce"), ("multi", "bce"), ("multi", "ce")],
+        *[("single", "bce", "calibrated"), ("single", "ce", "calibrated"), ("multi", "bce", "calibrated")],
+    ],
+    ids="-".join,
 )
 def setting(request: pytest.FixtureRequest, splits: Path, tmp_path_factory: pytest.TempPathFactory) -> Setting:
     task: Task
     loss: Loss
-    task, loss = request.param
+    task, loss, *calibrated = request.param
     served = make_model(tmp_path_factory.mktemp("agreement") / "model", splits, task, loss)
+    if calibrated:
+        served = _calibrated(served)
     paths = {str(sample.path): sample.id for sample in served.tests.samples}
     told = SIC.json("predict", served.folder, *paths)["images"]
     expected = {paths[entry["image"]]: _said(entry) for entry in told}
     assert len({said.similar_case for said in expected.values()}) == 2
     return Setting(served, expected)
+
+
+def _calibrated(served: Served) -> Served:
+    """The same model with other probabilities: some answers change."""
+    model, samples = served.model, served.tests.samples
+    plain = model.predictions(samples)
+    best = plain.confidence.sort().values
+    promise = Promise(best[len(best) // 2 :][:2].mean().item(), 0.05, 0.95, 100, 90, 1)
+    place = len(best) * 3 // 4
+    threshold = 0.0 if plain.loss == "ce" else best[place : place + 2].mean().item()
+    for temperature in (1.1, 0.9, 1.3, 0.7, 0.5):
+        calibration = Calibration(temperature, threshold, 100, promise)
+        found = replace(plain, calibration=calibration)
+        if not torch.equal(found.similar_case, plain.similar_case) and len(found.similar_case.unique()) == 2:
+            break
+    else:
+        raise AssertionError("no calibration changes an answer")
+    model.config.calibration = model.classifier.calibration = calibration
+    model.save(served.folder)
+    return reopen(served.folder)
 
 
 def _said(entry: dict[str, Any]) -> Said:
@@ -172,3 +201,19 @@ def test_explain(setting: Setting, client: TestClient, tmp_path: Path) -> None:
     shown = client.post(f"{V1}/explain?test=0").json()["images"][0]
     for told in (alone, shown):
         assert (told["labels"], told["similar_case"]) == (one.labels, one.similar_case)
+
+
+def test_what_is_not_promised_is_refused(setting: Setting) -> None:
+    served = setting.served
+    paths = {str(sample.path): sample.id for sample in served.tests.samples}
+    promise = served.model.config.calibration.promise
+    if promise is None:
+        assert "makes no promise" in SIC.refuse("predict", served.folder, *paths, "--promise")
+        return
+    told = SIC.json("predict", served.folder, *paths, "--promise")["images"]
+    covered = served.model.predictions(served.tests.samples).promised.tolist()
+    assert [entry["promised"] for entry in told] == covered and len(set(covered)) == 2
+    for entry in told:
+        assert entry["labels"] == (setting.expected[paths[entry["image"]]].labels if entry["promised"] else [])
+    shown = SIC("predict", served.folder, *paths, "--promise").stdout
+    assert "refused" in shown and "5%" in shown

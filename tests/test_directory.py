@@ -2,6 +2,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import sic
+from sic.calibration import Calibration, Promise
 from sic.data.images import Preprocessing, to_tensor
 from sic.directory import (
     CARD,
@@ -237,6 +239,50 @@ def test_a_setting_outside_of_its_range_is_named(copy: Path, key: str, value: fl
 @pytest.mark.parametrize(("size", "resize"), [(0, 40), (5000, 5000), (40, 20_000)])
 def test_a_side_that_no_picture_has(copy: Path, size: int, resize: int) -> None:
     edit(copy, lambda content: content["preprocessing"].update(size=size, resize=resize))
+    assert "config.json is damaged" in sentence(copy)
+
+
+PROMISE = Promise(1.25, 0.05, 0.95, 200, 150, 2)
+
+
+@pytest.mark.parametrize("promise", [None, PROMISE, replace(PROMISE, score=None)])
+def test_the_calibration_is_part_of_the_model(tmp_path: Path, promise: Promise | None) -> None:
+    made = model()
+    made.config.calibration = made.classifier.calibration = Calibration(1.7, -0.3, 200, promise)
+    save(made, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.config.calibration == loaded.classifier.calibration == made.config.calibration
+    logits = loaded.classifier(images())
+    expected = ((logits.double() + 0.3) / 1.7).sigmoid()
+    torch.testing.assert_close(loaded.answers(logits).probabilities, expected)
+    for row, image in enumerate(images()):
+        prediction, covered = loaded.predict(image), loaded.answers(logits).promised[row].item()
+        assert list(prediction.probabilities.values()) == pytest.approx(expected[row].tolist(), abs=1e-6)
+        assert prediction.promised == covered == (promise is not None and logits[row].max() > (promise.score or -9))
+        assert loaded.explain(image).residual < 1e-4
+        if promise is None:
+            with pytest.raises(SicError, match="makes no promise"):
+                loaded.predict(image, promise=True)
+        else:
+            assert loaded.predict(image, promise=True).labels == (prediction.labels if covered else [])
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "sigmoid((logit + 0.30) / 1.70), fitted on 200 held-out" in card and ("Promise" in card) == bool(promise)
+
+
+def test_models_without_a_calibration_load_as_before(copy: Path) -> None:
+    before = load(copy)
+    edit(copy, lambda content: content.pop("calibration"))
+    after = load(copy)
+    assert after.config.calibration == Calibration() and after.config == before.config
+    logits = after.classifier(images())
+    assert torch.equal(after.answers(logits).probabilities, logits.double().sigmoid())
+
+
+@pytest.mark.parametrize(
+    "change", [{"temperature": 0}, {"temperature": "hot"}, {"threshold": None}, {"mood": 1}, {"promise": {"score": 1}}]
+)
+def test_a_damaged_calibration(copy: Path, change: dict) -> None:
+    edit(copy, lambda content: content["calibration"].update(change))
     assert "config.json is damaged" in sentence(copy)
 
 

@@ -16,14 +16,26 @@ USES: dict[str, set[str]] = {
     "integrity": {"errors", "settings"},
     "bcos": {"errors", "settings"},
     "backbones": {"bcos", "errors"},
-    "methods": {"bcos", "backbones", "errors"},
+    "calibration": {"settings"},
+    "methods": {"bcos", "backbones", "calibration", "errors"},
     "supports": {"errors", "files"},
     "data": {"errors", "machines"},
     "evaluate.metrics": set(),
     "evaluate.headline": set(),
-    "card": {"backbones", "evaluate.headline", "evaluate.metrics", "methods"},
-    "directory": {"backbones", "card", "data", "errors", "files", "integrity", "machines", "methods", "supports"},
-    "predictions": {"data", "evaluate.headline", "methods"},
+    "card": {"backbones", "calibration", "evaluate.headline", "evaluate.metrics", "methods"},
+    "directory": {
+        "backbones",
+        "calibration",
+        "card",
+        "data",
+        "errors",
+        "files",
+        "integrity",
+        "machines",
+        "methods",
+        "supports",
+    },
+    "predictions": {"calibration", "data", "evaluate.headline", "methods"},
     "latents": {"data", "files", "methods", "version"},
     "training": {"backbones", "bcos", "data", "directory", "errors", "files", "machines", "methods"},
     "explain": {"backbones", "bcos", "data", "directory", "errors", "methods", "predictions", "supports", "version"},
@@ -34,9 +46,9 @@ USES["directory"] |= {"version"}
 USES["training"] |= {"predictions", "supports"}
 USES["distilled_model"] = {"backbones", "data", "directory", "errors", "machines", "methods", "supports"}
 USES["distill"] = {"backbones", "bcos", "data", "errors", "machines", "methods", "training"}
-USES["predictor"] = {"data", "directory", "errors", "latents", "methods", "predictions", "supports"}
+USES["predictor"] = {"calibration", "data", "directory", "errors", "latents", "methods", "predictions", "supports"}
 USES["model"] = set(USES) - {"distill"}
-USES["fitting"] = {"data", "directory", "errors", "machines", "model", "training"}
+USES["fitting"] = {"calibration", "data", "directory", "errors", "machines", "model", "training"}
 USES["run"] = {"data", "directory", "errors"}
 USES["evaluate"] = set(USES)
 USES["clinic"] = set(USES)

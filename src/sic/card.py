@@ -3,6 +3,7 @@
 from typing import Any
 
 from sic.backbones.weights import terms
+from sic.calibration import calibration_from_json
 from sic.evaluate.headline import Headline
 from sic.evaluate.metrics import ACCURACY
 from sic.methods import METHODS
@@ -39,6 +40,14 @@ def model_card(config: dict[str, Any]) -> str:
         parts.append(f"**Supports** were edited after training ({edits} edits, recorded in `config.json`).")
     if config["figures"]:
         parts.append("\n".join(f"- {_images(name)}: {_line(values)}" for name, values in config["figures"].items()))
+    calibration = calibration_from_json(config["calibration"])
+    if calibration.images:
+        parts.append(
+            f"**Probabilities** are {calibration.formula(config['loss'], 2)}, fitted on {calibration.images} held-out "
+            "images after training. Scores and explanations are those of the model as trained."
+        )
+    if calibration.promise is not None:
+        parts.append(f"**Promise.** {calibration.promise} `sic predict --promise` gives only these answers.")
     if kind.by_similarity:
         parts.append("If no class reaches a probability of 0.5, there is no similar case: do not use the prediction.")
     if kind.with_supports:

@@ -17,6 +17,7 @@ from safetensors.torch import save as save_tensors
 
 from sic import backbones
 from sic.backbones import Load
+from sic.calibration import Calibration, calibration_from_json
 from sic.card import model_card
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
@@ -55,6 +56,8 @@ class Config(Network):
     """Settings of the fit: recipe, epochs, learning rate, seed."""
     figures: dict[str, Any] = field(default_factory=dict)
     """Figures reached, each with the images it was measured on."""
+    calibration: Calibration = Calibration()
+    """How logits become probabilities, fitted on held-out images."""
     edits: list[dict[str, Any]] = field(default_factory=list)
     """What was done to the supports since training (see `sic.clinic.history`)."""
 
@@ -83,7 +86,9 @@ def build(
     arguments: dict[str, Any] = {name: getattr(config, name) for name in kind.options}
     if kind.with_supports:
         arguments["supports"] = supports
-    return kind(backbone, len(config.classes), **arguments)
+    classifier = kind(backbone, len(config.classes), **arguments)
+    classifier.calibration = config.calibration
+    return classifier
 
 
 def save(
@@ -236,6 +241,7 @@ def read_config(folder: Path) -> tuple[Config, str]:
             raise SicError(f"{folder} holds a network with carried biases, which sic no longer has; train it again.")
         found = {each.name: content[each.name] for each in fields(Config) if each.name in content or _needed(each)}
         found["preprocessing"] = Preprocessing(**content["preprocessing"])
+        found["calibration"] = calibration_from_json(content.get("calibration", {}))
         config = Config(**found)
         check_fields(config)
         check_classes(config.classes)

@@ -125,7 +125,7 @@ def metadata(model: Model, outputs: Sequence[str]) -> dict[str, Any]:
             "filter": "bilinear, antialiased (Pillow)",
         },
         "outputs": {name: MEANINGS[name] for name in outputs},
-        "probabilities": "sigmoid of the logits" if classifier.loss == "bce" else "softmax of the logits",
+        "probabilities": classifier.calibration.formula(classifier.loss),
     }
     if isinstance(classifier, SIC):
         about |= {"temperature": classifier.temperature, "b": classifier.b}

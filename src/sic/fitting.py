@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from sic import directory, training
+from sic.calibration import needed_images
 from sic.data import open as open_data
 from sic.data.dataset import Sample, require_outside
 from sic.data.images import UnreadableImage
+from sic.directory import Config
 from sic.errors import SicError
 from sic.machines import Machines, best_device
 from sic.model import Model
@@ -95,7 +97,25 @@ def fit(
             f"A held-out image in {opened.root} can no longer be read: the model in {folder} is complete, "
             "but how good it is was not measured."
         )
+    if fitted.config.task == "single":
+        reporter.say(_promise(fitted.config))
     return Model(fitted.classifier, fitted.config, fitted.supports, folder)
+
+
+def _promise(config: Config) -> str:
+    """What the model promises about its answers, or why it cannot promise anything."""
+    promise, images = config.calibration.promise, config.figures["validation"]["images"]
+    if promise is not None:
+        return f"{promise} `sic predict --promise` gives only these answers."
+    few = images < needed_images(_checks(config))
+    reason = f"are too few (at least {needed_images(_checks(config))} are needed)" if few else "show too many mistakes"
+    return f"The model promises nothing about new images: {images} held-out images {reason}."
+
+
+def _checks(config: Config) -> int:
+    """How many checkpoints were compared on the validation images."""
+    training = config.training
+    return training["epochs"] // training["check_every"] if "best_epoch" in training else 1
 
 
 def _figures(model: Model, held_out: dict[str, list[Sample]], tainted: dict[str, set[str]]) -> dict[str, Any]:
@@ -110,8 +130,12 @@ def _figures(model: Model, held_out: dict[str, list[Sample]], tainted: dict[str,
         predictions = model.predictions(samples)
         if predictions.unreadable:
             raise UnreadableImage(*predictions.unreadable)
+        predictions = replace(predictions, copies=frozenset(tainted.get(split, ())))
+        if split == "validation":
+            model.calibrate(predictions.without_copies or predictions, _checks(model.config))
+        predictions = replace(predictions, calibration=model.config.calibration)
         figures[split] = predictions.quality
-        clean = replace(predictions, copies=frozenset(tainted.get(split, ()))).without_copies
+        clean = predictions.without_copies
         if clean is not None:
             note = f"images that are in training, too, are left out: {len(samples) - len(clean)}"
             figures[f"{split}_without_copies"] = clean.quality | {"note": note}

@@ -236,6 +236,7 @@ class Model(Predictor):
                     None,
                     self.config.method,
                     parts[1].name if versus else None,
+                    self.classifier.calibration.threshold,
                 )
             )
         return result

@@ -14,10 +14,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from sic.calibration import Calibration
 from sic.data.dataset import Sample, Task
 from sic.data.labels import average_precisions, mean_precision, split_targets, targets
 from sic.evaluate.headline import Headline, Part
-from sic.methods import odds, probabilities
 from sic.settings import Loss
 
 THRESHOLD = 0.5
@@ -32,16 +32,18 @@ class Answers:
     task: Task
     loss: Loss = "bce"
     """Decides what the probabilities are: sigmoids (bce) or a softmax (ce)."""
+    calibration: Calibration = Calibration()
+    """How logits become probabilities."""
 
     @cached_property
     def probabilities(self) -> Tensor:
         """n×C, in double precision."""
-        return probabilities(self.logits.double(), self.loss)
+        return self.calibration.probabilities(self.logits.double(), self.loss)
 
     @cached_property
     def scores(self) -> Tensor:
-        """n×C, 0 at a probability of 50 %: the logits, or log odds where the classes compete."""
-        return odds(self.probabilities) if self.loss == "ce" else self.logits
+        """n×C, the log odds of the probabilities: 0 at 50 %."""
+        return self.calibration.scores(self.logits, self.loss)
 
     @cached_property
     def found(self) -> Tensor:
@@ -64,6 +66,18 @@ class Answers:
         if self.task == "multi":
             return self.found
         return torch.zeros_like(self.found).scatter(1, self.nearest[:, None], True)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """n: the score of the nearest class without calibration. A promise is a threshold for it: so it does not
+        depend on the images that the calibration was fitted on."""
+        return Calibration().scores(self.logits, self.loss).amax(dim=1)
+
+    @cached_property
+    def promised(self) -> Tensor:
+        """n, bool: the answers that the model's promise covers; none, where it makes no promise."""
+        promise = self.calibration.promise
+        return torch.zeros_like(self.similar_case) if promise is None else promise.covers(self.confidence)
 
     @property
     def accepted(self) -> Tensor:
@@ -233,7 +247,7 @@ class Predictions(Answers):
         mine = self.evidence[:, support]
         without = self.logits.clone()
         without[:, label] -= mine
-        kept = Answers(without, self.task, self.loss).accepted[:, label]
+        kept = Answers(without, self.task, self.loss, self.calibration).accepted[:, label]
         total = self.evidence[:, self.owners == label].sum(dim=1).clamp_min(1e-12)
         found = [
             Reliance(row, mine[row].item(), (mine[row] / total[row]).item(), not kept[row])
@@ -270,3 +284,5 @@ class Prediction:
     """All supports, the most similar first; empty where the method has none."""
     similar_case: bool
     """False where every class stays below 0.5: the image is not similar to any support."""
+    promised: bool = False
+    """Whether the promise of the model covers the answer (see `Model.promise`)."""

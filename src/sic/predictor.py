@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from sic import directory
+from sic.calibration import Promise, calibrated, one_of_each, promised
 from sic.data.dataset import Progress, Sample
 from sic.data.images import UnreadableImage, read_image, to_tensor
 from sic.data.loading import readable_batches
@@ -56,6 +57,35 @@ class Predictor:
         return self.classifier
 
     @property
+    def promise(self) -> Promise:
+        """The promise of the model: which share of the answers that it covers may be wrong, and with what confidence.
+
+        Raises:
+            SicError: The model makes no promise.
+        """
+        found = self.classifier.calibration.promise
+        if found is None:
+            raise SicError(
+                "This model makes no promise: there were too few held-out images when it was trained, or too many "
+                "mistakes among them; train it with more images, or leave out --promise."
+            )
+        return found
+
+    def calibrate(self, held_out: Predictions, models: int = 1) -> None:
+        """Fit the calibration and the promise to images that the model was not trained on.
+
+        Args:
+            held_out: Predictions for these images.
+            models: How many models were compared on them to choose this one (see `sic.calibration.promised`).
+        """
+        lowest, single = self.classifier.bias if self.classifier.by_similarity else None, held_out.task == "single"
+        found = calibrated(held_out.logits, held_out.targets, held_out.loss, single=single, lowest=lowest)
+        if single:
+            alone = held_out.subset(one_of_each([sample.group for sample in held_out.samples]))
+            found = replace(found, promise=promised(alone.confidence, alone.right, models))
+        self.config.calibration = self.classifier.calibration = found
+
+    @property
     def device(self) -> torch.device:
         """The device that the weights are on."""
         return next((value.device for value in self.classifier.state_dict().values()), torch.device("cpu"))
@@ -92,16 +122,21 @@ class Predictor:
         view = to_tensor(self.config.preprocessing(image.convert("RGB")))
         return view.to(next(self.classifier.parameters()))
 
-    def predict(self, image: ImageInput) -> Prediction:
+    def predict(self, image: ImageInput, *, promise: bool = False) -> Prediction:
         """Classify one image.
 
         Args:
             image: A file, a Pillow image, an array, or a tensor (see `tensor`).
+            promise: Refuse to answer where the promise of the model does not cover the answer: it has no labels then.
 
         Returns:
             The classes found, all probabilities, and the evidence of every support.
+
+        Raises:
+            SicError: The image cannot be read; or a promise is asked of a model that makes none.
         """
-        return self.predict_many([image])[0]
+        found = self.predict_many([image])[0]
+        return replace(found, labels=[]) if promise and self.promise and not found.promised else found
 
     @torch.no_grad()
     def predict_many(self, images: Sequence[ImageInput]) -> list[Prediction]:
@@ -126,7 +161,7 @@ class Predictor:
         Returns:
             Labels, probabilities, nearest class and "similar case" flag of each row.
         """
-        return Answers(logits, self.config.task, self.classifier.loss)
+        return Answers(logits, self.config.task, self.classifier.loss, self.classifier.calibration)
 
     def _prediction(self, answers: Answers, row: int, evidence: Tensor, names: Sequence[str]) -> Prediction:
         ranked = evidence.argsort(descending=True).tolist()
@@ -139,6 +174,7 @@ class Predictor:
                 for i in ranked
             ],
             bool(answers.similar_case[row]),
+            bool(answers.promised[row]),
         )
 
     @cached_property
@@ -232,6 +268,7 @@ class Predictor:
             torch.cat(logits),
             self.config.task,
             self.classifier.loss,
+            self.classifier.calibration,
             classes=self.classes,
             samples=known,
             evidence=nothing,
@@ -255,6 +292,7 @@ class Predictor:
             self.sic.logits(evidence).cpu(),
             self.config.task,
             self.classifier.loss,
+            self.classifier.calibration,
             classes=self.classes,
             samples=samples,
             evidence=evidence.cpu(),

@@ -227,7 +227,11 @@ class Clinic:
         measured = {split: after.predictions(split).quality for split in splits}
         edited = " and the supports were edited" if standing(records) else ""
         measured["validation"]["note"] = f"the best epoch was chosen{edited} on these images"
-        config = with_changes(after.model.config, figures=measured, edits=[asdict(record) for record in records])
+        edits, calibration = [asdict(record) for record in records], after.model.config.calibration
+        if standing(records):  # it was made for other supports
+            calibration = with_changes(calibration, promise=None)
+        config = with_changes(after.model.config, figures=measured, edits=edits, calibration=calibration)
+        classifier.calibration = calibration
         model = Model(classifier, config, [*self._pictured(after.supports)], self.folder)
         held = classifier.support_vectors, classifier.support_classes
         try:

@@ -108,6 +108,7 @@ class Examined:
             logits=self.classifier.logits(evidence, self.labels),
             task=self.model.config.task,
             loss=self.classifier.loss,
+            calibration=self.classifier.calibration,
             classes=self.classes,
             samples=self.splits[split],
             evidence=evidence,

@@ -82,7 +82,7 @@ def unfamiliar(classifier: Classifier, familiar: Answers, strangers: Mapping[str
     result: dict[str, Any] = {"familiar": _refused(familiar)}
     for name, batches in strangers.items():
         logits = torch.cat([classifier(batch.to(device)).cpu() for batch in batches])
-        answers = Answers(logits, familiar.task, familiar.loss)
+        answers = Answers(logits, familiar.task, familiar.loss, familiar.calibration)
         scores = best_scores(answers)
         result[name] = _refused(answers) | {score: refusal(known[score], scores[score]) for score in SCORES}
     return result

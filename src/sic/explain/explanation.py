@@ -114,6 +114,8 @@ class Explanation:
     method: str = "sic"
     versus: str | None = None
     """The class that the first one is compared with."""
+    threshold: float = 0.0
+    """The score with a probability of 50 %, where classes do not compete (see `sic.calibration`)."""
 
     @property
     def contrast(self) -> list[Difference]:

@@ -76,9 +76,10 @@ def span(bars: Sequence[Step]) -> tuple[float, float]:
 
 def verdict(explanation: Explanation, explained: ClassExplanation) -> str:
     """Whether a class is a yes, and by which limit."""
-    # With a softmax, a probability of 50 % is not a score of 0.
-    by_score = METHODS[explanation.method].by_similarity and explained.yes == (explained.logit >= 0)
-    limit = "0" if by_score else "50 %"
+    # With a softmax, no score has a probability of 50 % whatever the others are.
+    by_score = METHODS[explanation.method].by_similarity and explained.yes == (explained.logit >= explanation.threshold)
+    score = "0" if explanation.threshold == 0 else f"{explanation.threshold:.2f}".replace("-", "−")
+    limit = score if by_score else "50 %"
     return f"above {limit}: yes" if explained.yes else f"below {limit}: no"
 
 

@@ -4,7 +4,7 @@ from sic.errors import SicError
 from sic.methods.bagnet import BagNet
 from sic.methods.bcos import Bcos
 from sic.methods.blackbox import BlackBox
-from sic.methods.contract import LOSSES, Answered, Classifier, Comparing, Contributions, odds, opacity, probabilities
+from sic.methods.contract import LOSSES, Answered, Classifier, Comparing, Contributions, opacity
 from sic.methods.nwhead import NWHead
 from sic.methods.protopnet import ProtoPNet
 from sic.methods.sic import SIC
@@ -32,7 +32,5 @@ __all__ = [
     "NWHead",
     "ProtoPNet",
     "method",
-    "odds",
     "opacity",
-    "probabilities",
 ]

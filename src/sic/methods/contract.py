@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sic.backbones import Backbone
 from sic.bcos import explaining, linear_maps
+from sic.calibration import Calibration
 from sic.errors import SicError
 from sic.settings import Form, Loss, RecipeName, table
 
@@ -136,6 +137,8 @@ class Classifier(nn.Module, ABC):
     bias: float = 0.0
     """The logit of a class without evidence, where it is the same for all classes."""
     backbone: Backbone
+    calibration = Calibration()
+    """How its logits become probabilities."""
 
     def __init__(self, backbone: Backbone, classes: int, loss: Loss) -> None:
         super().__init__()
@@ -163,9 +166,9 @@ class Classifier(nn.Module, ABC):
             logits: N×C.
 
         Returns:
-            N×C: sigmoids for `--loss bce`, a softmax for `--loss ce`.
+            N×C: sigmoids for `--loss bce`, a softmax for `--loss ce`, calibrated (see `sic.calibration`).
         """
-        return probabilities(logits, self.loss)
+        return self.calibration.probabilities(logits, self.loss)
 
     def answer(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, N×C, and the evidence of each support for its class, N×S."""
@@ -215,16 +218,6 @@ class Classifier(nn.Module, ABC):
 def as_columns(targets: Tensor) -> Tensor:
     """N or N×K targets as N×K, a copy: outside, where they come from, may be inference mode."""
     return (targets if targets.dim() == 2 else targets[:, None]).clone()
-
-
-def probabilities(logits: Tensor, loss: Loss) -> Tensor:
-    """Probabilities of N×C logits: sigmoids, or a softmax where the classes compete."""
-    return logits.sigmoid() if loss == "bce" else logits.softmax(dim=1)
-
-
-def odds(probabilities: Tensor) -> Tensor:
-    """`log p / (1 - p)`, in which 0 means 50 % whatever the probabilities were made of."""
-    return torch.logit(probabilities.double(), eps=1e-12).float()
 
 
 class Traced:

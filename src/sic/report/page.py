@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sic.calibration import calibration_from_json
 from sic.clinic import Finding
 from sic.directory import CONFIG, read_stored
 from sic.errors import SicError
@@ -101,6 +102,11 @@ class Page:
     @property
     def multi(self) -> bool:
         return bool(self.config["task"] == "multi")
+
+    @property
+    def formula(self) -> str:
+        """How probabilities follow from scores."""
+        return calibration_from_json(self.config["calibration"]).formula(self.config["loss"], 2)
 
     @property
     def has_pictures(self) -> bool:

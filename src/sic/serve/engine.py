@@ -1,11 +1,11 @@
 """Everything that the server computes with its model, as plain data. Used by one thread at a time."""
 
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -109,7 +109,7 @@ class Engine:
             "supports": len(self.model.supports),
             "figures": config.figures,
             "quality": quality(config.figures),
-            "floor": 1 / (1 + math.exp(-self.classifier.bias)) if self.classifier.loss == "bce" else 0.0,
+            "floor": self._floor(),
             "tests": None
             if self.tests is None
             else {
@@ -119,6 +119,11 @@ class Engine:
                 "images": len(self.tests.samples),
             },
         }
+
+    def _floor(self) -> float:
+        """The probability of a class without any evidence."""
+        nothing = torch.full((1, 1), self.classifier.bias, dtype=torch.float64)
+        return self.classifier.probabilities(nothing).item() if self.classifier.loss == "bce" else 0.0
 
     def predict(self, names: Sequence[str], views: Sequence[Tensor]) -> list[dict[str, Any]]:
         return [
