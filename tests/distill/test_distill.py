@@ -19,9 +19,10 @@ from sic.bcos import Halving, fade
 from sic.data.images import Preprocessing
 from sic.distill import Plan, distill
 from sic.distill.examination import Examination
+from sic.distill.fit import relative_groups
 from sic.distill.images import Crops, decode, image_files
 from sic.distill.student import compare, create_student
-from sic.distill.teacher import Lesson, Teacher, load_teacher
+from sic.distill.teacher import Lesson, Teacher, load_teacher, stage_maps
 from sic.errors import SicError
 
 
@@ -82,7 +83,11 @@ def test_crops_stay_inside_and_half_are_mirrored() -> None:
 
 def test_losses_are_zero_for_the_same_and_match_a_slow_reference() -> None:
     torch.manual_seed(0)
-    own, right = (Lesson(torch.rand(4, 5, 3, 3), torch.randn(4, 7)) for _ in range(2))
+    sizes = (4, 6)
+    own, right = (
+        Lesson(torch.rand(4, 5, 3, 3), torch.randn(4, 7), (torch.rand(4, 2, size, size), torch.rand(4, 3, 2, 2)))
+        for size in sizes
+    )
     same = compare(own, own)
     assert float(same.total) == pytest.approx(0, abs=1e-5)
     losses = compare(own, right)
@@ -93,8 +98,39 @@ def test_losses_are_zero_for_the_same_and_match_a_slow_reference() -> None:
         divergence += float((p * (p / q).log()).sum()) * 4 / 4
         places += float(1 - _cosine(own.maps[image].flatten(), right.maps[image].flatten())) / 4
         features += float(1 - _cosine(own.maps[image].mean((1, 2)), right.maps[image].mean((1, 2)))) / 4
-    found = [float(losses.answers), float(losses.places), float(losses.features)]
-    assert found == pytest.approx([divergence, places, features], abs=1e-5)
+    stages = []
+    for mine, theirs in zip(own.stages, right.stages, strict=True):
+        theirs = F.adaptive_avg_pool2d(theirs, mine.shape[-1])
+        pairs = zip(mine.movedim(1, -1).flatten(0, 2), theirs.movedim(1, -1).flatten(0, 2), strict=True)
+        stages.append(np.mean([float(1 - _cosine(a, b)) for a, b in pairs]))
+    found = [float(losses.answers), float(losses.places), float(losses.features), float(losses.stages)]
+    assert found == pytest.approx([divergence, places, features, np.mean(stages)], abs=1e-5)
+
+
+def test_stages_of_another_width_are_not_compared() -> None:
+    maps, logits = torch.rand(2, 5, 3, 3), torch.randn(2, 7)
+    narrow, wide = (Lesson(maps, logits, (torch.rand(2, width, 4, 4),)) for width in (2, 3))
+    assert float(compare(narrow, wide).total) == pytest.approx(0, abs=1e-5)
+
+
+def test_stage_maps_end_in_the_feature_maps() -> None:
+    torch.manual_seed(0)
+    images = torch.rand(2, 3, 32, 32)
+    for name, number in (("resnet18", 4), ("resnet_tiny", 1)):
+        backbone = create(name).eval()
+        found = stage_maps(backbone, images)
+        assert len(found) == number
+        assert torch.equal(found[-1], backbone.feature_maps(backbone.prepared(images)))
+
+
+def test_a_step_is_relative_to_the_size_of_a_layer() -> None:
+    network = nn.ModuleList([nn.Linear(50, 50, bias=False), nn.Linear(50, 50, bias=False), nn.Linear(5, 5, bias=False)])
+    with torch.no_grad():
+        for layer, size in zip(network, (1.0, 0.01, 0.0), strict=True):
+            layer.weight.normal_().mul_(size)  # type: ignore[operator, union-attr]
+    groups = relative_groups(network)
+    assert [group["size"] for group in groups] == [2.0**-8, 2.0**-7, 1.0]
+    assert sum(len(group["params"]) for group in groups) == 3
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -31,7 +31,9 @@ def distill(
         float, typer.Option(min=0, max=1, help="Turn the teacher into the student over this part of the training.")
     ] = 0.0,
     batch_size: Annotated[int, typer.Option(min=2, help="Crops per step.")] = 512,
-    lr: Annotated[float, typer.Option(min=0, help="Learning rate; falls to 0 as a cosine.")] = 1e-3,
+    lr: Annotated[
+        float, typer.Option(min=0, help="Largest step, relative to a layer's weights; falls to 0 as a cosine.")
+    ] = 0.006,
     seed: Annotated[int, typer.Option(min=0, help="Of the crops.")] = 0,
     compiled: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Compile both networks; default: on a GPU.")

@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,15 @@ import lightning
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from sic.bcos import BatchNormUncentred2d, fade
 from sic.data.dataset import Progress
 from sic.distill.examination import Examination
 from sic.distill.images import Crops
-from sic.distill.student import CALIBRATION, Student, compare
-from sic.distill.teacher import Lesson, Teacher
+from sic.distill.student import CALIBRATION, Losses, Student, compare
+from sic.distill.teacher import Lesson, Teacher, stage_maps
 from sic.errors import SicError
 from sic.machines import Machines
 from sic.training.history import WholeCheckpoints
@@ -31,6 +31,9 @@ ROUNDS_PER_CHECKPOINT = 8
 CURVE = "curve.json"
 EXAMINED_EVERY = 0.09
 """Share of the work between two looks at labelled images."""
+LOSSES = [field.name for field in fields(Losses)]
+SMALLEST_SIZE = 2.0**-8
+"""Of a layer's values, when steps are measured by them; values that start at 0 must be able to grow."""
 RECALIBRATED = 64
 """Batches over which the norms' statistics are averaged in the end."""
 
@@ -51,7 +54,8 @@ class Plan:
     teacher_scale: float = 1.15
     """Side of the teacher's crops, relative to the student's."""
     batch_size: int = 512
-    lr: float = 1e-3
+    lr: float = 0.02
+    """Largest step of a weight, relative to the size of its layer's weights."""
     clip: float = 2.0
     fade: float = 0.0
     """Share of the work over which the student turns from the teacher's network into a B-cos network; 0: at once."""
@@ -70,6 +74,19 @@ class Plan:
         """Sides of the student's and the teacher's crops, multiples of 32."""
         size = self.size if done < 1 - self.final_share else self.final_size
         return size, 32 * round(size * self.teacher_scale / 32)
+
+
+def relative_groups(network: nn.Module) -> list[dict[str, Any]]:
+    """Parameters grouped by the size of their values (root mean square, a power of 2).
+
+    Layers of a pretrained network differ in size by a factor of 1,000. With one learning rate for all, AdamW would
+    leave some layers as they are and overwrite others within a few steps.
+    """
+    groups: dict[int, list[nn.Parameter]] = {}
+    for parameter in network.parameters():
+        size = float(parameter.detach().float().square().mean().sqrt())
+        groups.setdefault(round(math.log2(max(size, SMALLEST_SIZE))), []).append(parameter)
+    return [{"params": found, "size": 2.0**exponent} for exponent, found in sorted(groups.items())]
 
 
 class _Steps(IterableDataset[int]):
@@ -111,11 +128,8 @@ class Distillation(lightning.LightningModule):
         self._examined = 0.0
         self._began = 0.0
         self._sums: list[Tensor] = []
-        # In a dictionary, so that they are no parts of this module either.
-        self._ask = {"teacher": self._compiled(teacher), "student": self._compiled(student)}
-
-    def _compiled(self, network: Any) -> Any:
-        return torch.compile(network, dynamic=False) if self.plan.compiled else network
+        # Without the classifiers: their temperatures would be constants of what is compiled.
+        self._stage_maps = torch.compile(stage_maps, dynamic=False) if plan.compiled else stage_maps
 
     @property
     def done(self) -> float:
@@ -125,20 +139,21 @@ class Distillation(lightning.LightningModule):
         return (self.spent + time.monotonic() - self._began) / (60 * (self.plan.minutes or 1))
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(self.student.parameters(), lr=self.plan.lr, fused=self.device.type == "cuda")
+        return torch.optim.AdamW(relative_groups(self.student), lr=self.plan.lr, fused=self.device.type == "cuda")
 
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
         torch.nn.utils.clip_grad_norm_(self.student.parameters(), self.plan.clip)
 
     def on_fit_start(self) -> None:
         self.teaching[0].to(self.device)
+        self._faded = torch.zeros((), device=self.device)
         self._began = time.monotonic()
 
     def on_train_epoch_start(self) -> None:
         self._size, self._teacher_size = self.plan.sizes(self.done)
         # A tensor can change without compiling anew; the number 1 takes biases and powers out of the network.
-        self._faded = torch.zeros((), device=self.device) if self.done < self.plan.fade else None
-        fade(self.student.backbone, 1.0 if self._faded is None else self._faded)
+        self._fading = self.done < self.plan.fade
+        fade(self.student.backbone, self._faded if self._fading else 1.0)
 
     def crops(self, index: int) -> Crops:
         """Those of a step, drawn anew for every (seed, round, step, process)."""
@@ -149,28 +164,29 @@ class Distillation(lightning.LightningModule):
 
     @torch.no_grad()
     def lesson(self, images: Tensor) -> Lesson:
-        return self._ask["teacher"](images)
+        teacher = self.teaching[0]
+        return teacher.lesson(self._stage_maps(teacher.backbone, images))
 
     def training_step(self, batch: int, index: int) -> Tensor:
         for group in self.optimizers().param_groups:  # type: ignore[union-attr]
-            group["lr"] = self.plan.learning_rate(self.done, self.global_step)
-        if self._faded is not None:
+            group["lr"] = group["size"] * self.plan.learning_rate(self.done, self.global_step)
+        if self._fading:
             self._faded.fill_(min(1.0, self.done / self.plan.fade))
         crops = self.crops(index)
         right = self.lesson(crops.at(self._teacher_size))
-        losses = compare(self._ask["student"](crops.at(self._size)), right)
-        self._sums.append(torch.stack([losses.answers, losses.places, losses.features]).detach())
+        losses = compare(self.student.lesson(self._stage_maps(self.student.backbone, crops.at(self._size))), right)
+        self._sums.append(torch.stack([getattr(losses, name) for name in LOSSES]).detach())
         self.seen += len(crops.images) * self.trainer.world_size
         return losses.total
 
     def on_train_epoch_end(self) -> None:
-        answers, places, features = torch.stack(self._sums).mean(0).tolist()
+        means = torch.stack(self._sums).mean(0).tolist()
         self._sums = []
-        if not math.isfinite(answers + places + features):
+        if not math.isfinite(sum(means)):
             raise SicError("The loss became NaN or infinite; try a lower --lr. The last checkpoint is kept.")
         seconds = self.spent + time.monotonic() - self._began
         entry: dict[str, float] = {"images": self.seen, "seconds": round(seconds, 1), "size": self._size}
-        entry |= {"answers": answers, "places": places, "features": features}
+        entry |= dict(zip(LOSSES, means, strict=True))
         if self.examination is not None and self.global_rank == 0 and self.done >= self._examined + EXAMINED_EVERY:
             self._examined = self.done
             self.student.eval()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sic.backbones import Backbone, create
 from sic.backbones.weights import Weights
-from sic.distill.teacher import Lesson, Teacher
+from sic.distill.teacher import Lesson, Teacher, stage_maps
 from sic.methods import Bcos
 
 SOFTNESS = 2.0
@@ -39,10 +39,14 @@ class Student(nn.Module):
             self.classifier.temperature = float((own.std() / logits.std()).clamp_min(1e-6))
 
     def forward(self, images: Tensor) -> Lesson:
-        """What the student says about N images, with feature maps like the teacher's."""
-        maps = self.backbone.feature_maps(self.backbone.prepared(images))
-        pooled = self.backbone.pool_maps(maps)
-        return Lesson(self.adapter(maps), None if self.classifier is None else self.classifier.logits(pooled))
+        """What the student computes from N images, with feature maps like the teacher's."""
+        return self.lesson(stage_maps(self.backbone, images))
+
+    def lesson(self, found: tuple[Tensor, ...]) -> Lesson:
+        """The same from the maps of its stages."""
+        *stages, maps = found
+        logits = None if self.classifier is None else self.classifier.logits(self.backbone.pool_maps(maps))
+        return Lesson(self.adapter(maps), logits, tuple(stages))
 
 
 def create_student(name: str, teacher: Teacher, *, alike: bool, fading: bool = False) -> Student:
@@ -64,20 +68,31 @@ class Losses:
     """1 - cosine of the feature maps."""
     features: Tensor
     """1 - cosine of the pooled features."""
+    stages: Tensor
+    """1 - cosine of the features of a position, mean over positions and earlier stages."""
 
     @property
     def total(self) -> Tensor:
-        return self.answers + self.places + self.features
+        return self.answers + self.places + self.features + self.stages
 
 
 def compare(student: Lesson, teacher: Lesson) -> Losses:
     """The losses; the teacher's maps are averaged to the student's resolution."""
-    wanted = F.adaptive_avg_pool2d(teacher.maps.float(), (student.maps.shape[2], student.maps.shape[3]))
-    maps = student.maps.float()
+    wanted, maps = _averaged(teacher.maps, student.maps), student.maps.float()
     places = 1 - F.cosine_similarity(maps.flatten(1), wanted.flatten(1)).mean()
     features = 1 - F.cosine_similarity(maps.mean((2, 3)), teacher.maps.float().mean((2, 3))).mean()
     answers = places.new_zeros(())
     if student.logits is not None and teacher.logits is not None:
         own, right = (F.log_softmax(each.float() / SOFTNESS, 1) for each in (student.logits, teacher.logits))
         answers = F.kl_div(own, right, reduction="batchmean", log_target=True) * SOFTNESS**2
-    return Losses(answers, places, features)
+    stages = [
+        1 - F.cosine_similarity(own.float(), _averaged(right, own)).mean()
+        for own, right in zip(student.stages, teacher.stages, strict=False)
+        if own.shape[1] == right.shape[1]
+    ]
+    return Losses(answers, places, features, torch.stack(stages).mean() if stages else places.new_zeros(()))
+
+
+def _averaged(maps: Tensor, like: Tensor) -> Tensor:
+    """Maps at the resolution of others, in full precision."""
+    return F.adaptive_avg_pool2d(maps.float(), (like.shape[2], like.shape[3]))

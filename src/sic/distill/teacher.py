@@ -11,12 +11,28 @@ from sic.errors import SicError
 
 
 class Lesson(NamedTuple):
-    """What the teacher says about N images."""
+    """What a network computes from N images."""
 
     maps: Tensor
     """The last feature maps, N×F×h×w."""
     logits: Tensor | None
-    """N×C; None: the teacher has no classifier."""
+    """N×C; None: the network has no classifier."""
+    stages: tuple[Tensor, ...] = ()
+    """The feature maps after every stage of a ResNet but the last; empty for other networks."""
+
+
+def stage_maps(backbone: Backbone, images: Tensor) -> tuple[Tensor, ...]:
+    """The feature maps after every stage of a ResNet, the last ones last; of other networks only those."""
+    prepared = backbone.prepared(images)
+    parts = dict(backbone.network.named_children())
+    if not isinstance(backbone.network, nn.Sequential) or "layer1" not in parts:
+        return (backbone.feature_maps(prepared),)
+    found = []
+    for name, part in parts.items():
+        prepared = part(prepared)
+        if name.startswith("layer"):
+            found.append(prepared)
+    return tuple(found)
 
 
 class Teacher(nn.Module):
@@ -37,9 +53,14 @@ class Teacher(nn.Module):
         return super().train(False)
 
     def forward(self, images: Tensor) -> Lesson:
-        maps = self.backbone.feature_maps(self.backbone.prepared(images))
+        return self.lesson(stage_maps(self.backbone, images))
+
+    def lesson(self, found: tuple[Tensor, ...]) -> Lesson:
+        """The same from the maps of its stages."""
+        *stages, maps = found
         pooled = self.backbone.pool_maps(maps)
-        return Lesson(maps, None if self.weight is None else F.linear(pooled, self.weight, self.bias))
+        logits = None if self.weight is None else F.linear(pooled, self.weight, self.bias)
+        return Lesson(maps, logits, tuple(stages))
 
 
 def load_teacher(name: str, weights: Weights) -> Teacher:
