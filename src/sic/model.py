@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sic import directory
-from sic.backbones.distilled import is_distilled
+from sic.backbones.distilled import distilled_file
 from sic.data.dataset import Sample
 from sic.directory import Config
 from sic.distilled_model import load_distilled
@@ -267,7 +267,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
     """Read a model directory, or a file of `sic distill` that has a classifier.
 
     Args:
-        folder: The directory that `sic train` or `Model.save` wrote, or the file. Nothing else is needed.
+        folder: The directory that `sic train` or `Model.save` wrote, or the file. Nothing else is needed. "photos" is
+            a classifier of ImageNet's 1,000 classes that comes with this package.
         device: Where to compute.
 
     Returns:
@@ -277,6 +278,6 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
         SicError: The directory is missing or damaged, or this version cannot read it.
     """
     path = Path(folder)
-    if path.is_file() and is_distilled(path):
-        return Model(*load_distilled(path, device), path)
+    if (file := distilled_file(folder)) is not None:
+        return Model(*load_distilled(file, device), file)
     return Model(*directory.load(path, device), path)

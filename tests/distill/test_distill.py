@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sic.backbones import create
-from sic.backbones.distilled import Distilled, is_distilled, read_distilled
+from sic.backbones.distilled import Distilled, distilled_file, read_distilled
 from sic.backbones.weights import Weights, loader
 from sic.bcos import Halving, fade
 from sic.data.images import Preprocessing
@@ -224,7 +224,7 @@ def test_stored_weights_come_back(bits: int, error: float, tmp_path: Path) -> No
     network = {"conv.weight": torch.randn(8, 4, 3, 3), "norm.weight": torch.rand(8)}
     file = tmp_path / "file.safetensors"
     Distilled("resnet_tiny", network, torch.randn(5, 8), 0.25, {"teacher": "x"}).write(file, bits=bits)
-    assert is_distilled(file)
+    assert distilled_file(file) == file
     back = read_distilled(file)
     assert back.temperature == 0.25 and back.origin == {"teacher": "x"} and back.head is not None
     for name, value in network.items():
@@ -234,7 +234,7 @@ def test_stored_weights_come_back(bits: int, error: float, tmp_path: Path) -> No
 def test_foreign_and_damaged_files_are_refused(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.safetensors"
     save_file({"conv.weight": torch.rand(2, 2)}, foreign)
-    assert not is_distilled(foreign)
+    assert distilled_file(foreign) is None
     assert "not written by `sic distill`" in refusal(lambda: read_distilled(foreign))
     good = tmp_path / "good.safetensors"
     Distilled("resnet_tiny", {"conv.weight": torch.rand(4, 4)}).write(good)

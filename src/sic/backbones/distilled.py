@@ -15,6 +15,9 @@ from sic.errors import SicError
 FORMAT = 1
 KEY = "sic-distilled"
 """Under which the description stands in the file's metadata."""
+PHOTOS = "photos"
+SHIPPED = {PHOTOS: Path(__file__).with_name("photos.safetensors")}
+"""Files that come with this package, by name."""
 NETWORK, HEAD = "network.", "head.weight"
 SCALE = ":scale"
 """Ends the name of the scales of a tensor that is stored in 8 bits."""
@@ -50,7 +53,15 @@ class Distilled:
         save_file({name: value.contiguous().cpu() for name, value in stored.items()}, file, {KEY: json.dumps(about)})
 
 
-def is_distilled(file: Path) -> bool:
+def distilled_file(weights: str | Path) -> Path | None:
+    """The file of distilled weights that `weights` names, one of ours or a path; None: it is something else."""
+    path = Path(weights)
+    if str(weights) in SHIPPED and not (path / "config.json").is_file():  # a model directory may have that name, too
+        return SHIPPED[str(weights)]
+    return path if _is_distilled(path) else None
+
+
+def _is_distilled(file: Path) -> bool:
     """Whether a file of weights was written by `sic distill`."""
     if file.suffix != ".safetensors" or not file.is_file():
         return False

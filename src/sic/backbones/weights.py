@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.models import get_model_weights
 
-from sic.backbones.distilled import is_distilled, read_distilled
+from sic.backbones.distilled import PHOTOS, SHIPPED, distilled_file, read_distilled
 from sic.backbones.download import fetch
 from sic.backbones.registry import TIMM
 from sic.errors import SicError
@@ -38,7 +38,7 @@ OWN_TERMS = (
 
 def terms(weights: str) -> str:
     """The terms of `weights` that limit the use of a model that starts from them."""
-    return IMAGENET_TERMS if weights in PUBLISHED else OWN_TERMS
+    return IMAGENET_TERMS if weights in PUBLISHED or weights in SHIPPED else OWN_TERMS
 
 
 _RELEASE = "https://github.com/B-cos/B-cos-v2/releases/download/v0.0.1-weights"
@@ -89,10 +89,10 @@ def published(backbone: str, form: Form) -> list[str]:
 def check(weights: str, backbone: str, form: Form) -> None:
     """Refuse what cannot be had, before anything is downloaded or read."""
     if weights not in PUBLISHED:
-        if not Path(weights).is_file():
+        if distilled_file(weights) is None and not Path(weights).is_file():
             raise SicError(
                 f"--weights {weights}: there is no such file or folder; give a sic model directory, a file of weights, "
-                f"or one of {', '.join(PUBLISHED)}."
+                f"or one of {', '.join([PHOTOS, *PUBLISHED])}."
             )
     elif weights not in published(backbone, form):
         forms: tuple[Form, ...] = ("conventional",) if form == "conventional" else ("bcos", "bcosified")
@@ -126,8 +126,8 @@ class Weights:
 def loader(weights: str, backbone: str, form: Form, progress: Progress | None = None) -> Weights:
     """The `weights` of a published name or of a file. Downloads them where they are not at hand."""
     check(weights, backbone, form)
-    if weights not in PUBLISHED and is_distilled(Path(weights)):
-        return Weights(read_distilled(Path(weights)).network, weights, converted=True)
+    if (file := distilled_file(weights)) is not None:
+        return Weights(read_distilled(file).network, weights, converted=True)
     if weights not in PUBLISHED:
         return Weights(read_state(Path(weights)), weights, converted=form == "bcos")
     if form != "bcos" and backbone.startswith(TIMM):
@@ -140,8 +140,8 @@ def loader(weights: str, backbone: str, form: Form, progress: Progress | None = 
         url = f"{_RELEASE}/{_CONVENTIONAL[backbone]}.pth"
     else:
         url = str(_torchvision_url(backbone))
-    file = fetch(url, url.removesuffix(".pth").rpartition("-")[2], progress)
-    return Weights(read_state(file), file.name, converted=form == "bcos")
+    fetched = fetch(url, url.removesuffix(".pth").rpartition("-")[2], progress)
+    return Weights(read_state(fetched), fetched.name, converted=form == "bcos")
 
 
 def _torchvision_url(backbone: str) -> str | None:

@@ -4,11 +4,13 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from sic import backbones
+from sic.backbones.distilled import PHOTOS
 from sic.data.dataset import ImageData, Task
-from sic.data.images import UnreadableImage, image_size
+from sic.data.images import UnreadableImage, image_size, read_image
 from sic.errors import SicError
 from sic.methods import SIC, Classifier, method
 from sic.settings import RECIPES, Fit, RecipeName, Settings, check, flag, table
@@ -22,6 +24,12 @@ RENDERED = "FunnyBirds"
 """The layout of rendered images."""
 NOT_FROZEN = ("epochs", "check_every", "temperature", "augmentation", "support_source", "ways", "compiled")
 """Settings that a fit on a frozen network has no use for: it sees every image once, and chooses T itself."""
+WITHOUT_PHOTOS = {"weights", "preset", "backbone", "form", "recipe", *NOT_FROZEN}
+"""Settings that say how to train: whoever gives one of them does not get the weights for photographs unasked."""
+SMALLEST_PHOTOGRAPH = 96
+"""Short side in pixels."""
+GREY = 4.0
+"""Mean difference of red and green plus that of green and blue (of 255) up to which an image is grey."""
 PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """The settings of the paper that differ on FunnyBirds."""
 
@@ -38,6 +46,21 @@ def typical_size(data: ImageData, number: int = 64) -> int:
     if not sides:
         raise SicError(f"None of the images in {data.root} can be read.")
     return sorted(sides)[len(sides) // 2]
+
+
+def photographs(data: ImageData, number: int = 16) -> bool:
+    """Whether the training images look like photographs: in colour, and not small; some of them are read."""
+    if data.layout == RENDERED or typical_size(data) < SMALLEST_PHOTOGRAPH:
+        return False
+    samples = data.splits["train"]
+    coloured = []
+    for sample in samples[:: max(1, len(samples) // number)]:
+        try:
+            red, green, blue = np.asarray(read_image(sample.path).resize((32, 32)), np.float32).transpose(2, 0, 1)
+        except UnreadableImage:
+            continue
+        coloured.append(np.abs(red - green).mean() + np.abs(green - blue).mean() > GREY)
+    return bool(np.mean(coloured) > 0.5) if coloured else False
 
 
 def _check_method(said: dict[str, Any], kind: type[Classifier]) -> None:
@@ -104,6 +127,8 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     kind = method(said.get("method", "sic"))
     _check_method(said, kind)
     given = set(said)
+    if kind is SIC and not given & WITHOUT_PHOTOS and photographs(data):
+        said["weights"] = PHOTOS
     if "weights" in said:
         said = with_start(said, kind, notes)
     said = {**_method_defaults(said, kind, data.task), **said}

@@ -5,7 +5,7 @@ from typing import Any
 
 from sic import backbones, directory
 from sic.backbones import Load
-from sic.backbones.distilled import is_distilled, read_distilled
+from sic.backbones.distilled import SHIPPED, distilled_file, read_distilled
 from sic.backbones.weights import PUBLISHED, loader, published
 from sic.backbones.weights import check as check_weights
 from sic.directory import read_config
@@ -15,19 +15,24 @@ from sic.settings import Form, RecipeName, Settings
 from sic.training.history import Reporter
 
 
+def starting_model(weights: str | None) -> Path | None:
+    """The directory of the sic model that `weights` names; None: it is something else."""
+    return Path(weights) if weights and distilled_file(weights) is None and Path(weights).is_dir() else None
+
+
 def default_recipe(said: dict[str, Any]) -> RecipeName:
     """The recipe that suits the weights to start from."""
     if "weights" not in said:
         return "scratch"
     # A model of ours has been bcosified already.
-    return "bcosify" if said.get("form") == "bcosified" and not Path(said["weights"]).is_dir() else "paper"
+    return "bcosify" if said.get("form") == "bcosified" and starting_model(said["weights"]) is None else "paper"
 
 
 def inherited(said: dict[str, Any], kind: type[Classifier]) -> dict[str, Any]:
     """The settings that a network takes over from the sic model that it starts from."""
-    if "weights" not in said or not Path(said["weights"]).is_dir():
+    folder = starting_model(said.get("weights"))
+    if folder is None:
         return {}
-    folder = Path(said["weights"])
     start, _ = read_config(folder)
     if start.form not in kind.forms:
         raise SicError(
@@ -44,13 +49,13 @@ def inherited(said: dict[str, Any], kind: type[Classifier]) -> dict[str, Any]:
 def with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
     """Add the settings that follow from the weights; a sic model decides everything about the network."""
     weights = said["weights"]
-    if Path(weights).is_dir():
+    if starting_model(weights) is not None:
         said = {**inherited(said, kind), **said}
         with_t = f" with T = {said['temperature']:g}" if "temperature" in said else ""
         notes.append(f"{said['backbone']} at {said['size']} px{with_t}, as in {weights}")
         return said
-    if weights not in PUBLISHED and is_distilled(Path(weights)):
-        return _with_distilled(said, kind, notes)
+    if (file := distilled_file(weights)) is not None:
+        return _with_distilled(said, file, kind, notes)
     backbone = said.get("backbone", kind.backbones[0] if kind.backbones else "resnet50")
     native = weights in published(backbone, "bcos") or (weights not in PUBLISHED and not backbone.startswith("timm/"))
     usual: Form = "bcos" if native else "bcosified"
@@ -61,29 +66,29 @@ def with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -
     return {**said, "backbone": backbone, "form": form}
 
 
-def _with_distilled(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
+def _with_distilled(said: dict[str, Any], file: Path, kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
     """Add the settings that follow from a file of `sic distill`."""
-    backbone = read_distilled(Path(said["weights"])).backbone
+    backbone = read_distilled(file).backbone
     if "bcosified" not in kind.forms:
         raise SicError(f"{said['weights']} holds a B-cos network, which --method {kind.name} cannot use.")
     if said.get("backbone", backbone) != backbone or said.get("form", "bcosified") != "bcosified":
         raise SicError(f"{said['weights']} holds a bcosified {backbone}; leave out --backbone and --form.")
     recipe = said.get("recipe", "frozen" if kind is SIC else "paper")
     how = "stays as it is: only its projection is trained" if recipe == "frozen" else "is trained further"
-    notes.append(f"the {backbone} of {said['weights']} {how}")
+    known = "for photographs that comes with sic" if said["weights"] in SHIPPED else f"of {said['weights']}"
+    notes.append(f"the {backbone} {known} {how}")
     return {**said, "backbone": backbone, "form": "bcosified", "recipe": recipe}
 
 
 def origin(weights: str | None) -> str | None:
     """The first origin of the weights: a model that started from ImageNet weights passes that on."""
-    if weights is None or not Path(weights).is_dir():
-        return weights
-    return directory.read_config(Path(weights))[0].training.get("origin")
+    folder = starting_model(weights)
+    return weights if folder is None else directory.read_config(folder)[0].training.get("origin")
 
 
 def published_weights(settings: Settings, reporter: Reporter) -> Load | None:
     """Read the weights of a file or of a published name, downloading them if needed."""
-    if settings.weights is None or Path(settings.weights).is_dir():
+    if settings.weights is None or starting_model(settings.weights) is not None:
         return None
     return loader(
         settings.weights,
