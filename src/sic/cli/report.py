@@ -36,11 +36,14 @@ def report(
     wanted = _formats(formats)
     begun = time.monotonic()
 
+    from sic.backbones.distilled import distilled_file
     from sic.files import write_atomically
     from sic.model import load
     from sic.report import gather, render
 
     with Talker() as talker:
+        if distilled_file(model) is not None:
+            raise SicError(f"{model} is a file of weights; a report describes a model directory of sic train.")
         loaded = load(model)
         predictions = _predictions(loaded, model, data, limit, talker)
         findings = _findings(loaded, talker)
