@@ -112,6 +112,7 @@ def test_check_says_what_training_will_do(sic: Sic, tmp_path: Path, copies: int,
     assert "--drop-leaks" in found["training"][0]
     done = sic("train", tmp_path / "data", "--out", tmp_path / "model", "--epochs", 1, "--size", 16, code=code)
     assert "is in training, too" in done.stderr if code == 0 else "the limit is 5%" in done.stderr
+    assert ("Without copies of training images: Answers" in done.stdout) == (code == 0)
 
 
 def test_show_does_not_write_among_the_images(sic: Sic, bird_folders: Path) -> None:

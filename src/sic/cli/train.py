@@ -92,10 +92,12 @@ def summarise(result: dict[str, Any]) -> None:
         chosen += f"; every label is correct in {figures['exact_match']:.1%} of them"
     headline = Headline.of(figures)
     assert headline is not None  # this version has just measured it
+    clean = Headline.of(result["figures"].get(f"{measured}_without_copies", {}))
     OUT.print(
         headline.sentence,
         f"If every image had to be answered: {SCORE_NAMES[score].lower()} {result[score]:.1%} on {figures['images']} "
         f"{measured} images{chosen}.",
+        *([f"Without copies of training images: {clean.sentence}"] if clean else []),
         f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
         sep="\n",
     )
