@@ -1,10 +1,12 @@
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
 
+from sic.calibration import Calibration
 from sic.card import model_card
 from sic.evaluate.headline import Headline, Part, wilson
 from sic.predictions import Answers
@@ -81,6 +83,7 @@ def test_the_model_card_shows_it() -> None:
     figures = Answers(torch.tensor([[2.0, -1, -1], [-1, -1, -2]]), "single").figures(torch.eye(3)[[0, 1]], NAMES)
     about = {"classes": NAMES, "training": {}, "method": "sic", "task": "single", "data": {}, "supports_per_class": 3}
     about |= {"form": "bcos", "backbone": "resnet18", "preprocessing": {"size": 64}, "versions": {"sic": "1"}}
+    about |= {"calibration": asdict(Calibration()), "loss": "bce"}
     card = model_card({**about, "edits": [], "figures": {"test": figures}})
     assert "- test images: Answers 50 % of 2 images (95 % interval 9–91 %)" in card
     assert "always answering" in card and "accuracy 50.0 %" in card
