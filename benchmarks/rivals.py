@@ -10,7 +10,8 @@ On FunnyBirds, where there are no weights to start from, all networks first lear
 FILE: EfficientNet-Lite0, trained on ImageNet. Everything that networks have in common is the same for all methods;
 BagNet has a network of its own, for which there are no weights. Writes results/NAME.json, with one value per seed of
 each method and metric, or the value itself where there is one seed; what says where maps lie also goes to
-results/localisation.json. What is finished is not trained again.
+results/localisation.json. What is finished is not trained again. Learning rates come from results/tuning.json, if
+benchmarks/tune.py has chosen them for the comparison.
 """
 
 import argparse
@@ -32,10 +33,11 @@ from sic.cli.jobs import Job, run_jobs
 from sic.data.layouts.funnybirds import PARTS, class_parts, open_funnybirds, visible_parts
 from sic.directory import CONFIG, RUN, read_config
 from sic.evaluate.compare import Values, cell
-from sic.evaluate.metrics import FUNNYBIRDS
+from sic.evaluate.metrics import FUNNYBIRDS, METRICS
 from sic.evaluate.plots import radar, save
 
-METHODS = "sic,bcos,blackbox,nwhead,protopnet,protopnet:box,bagnet"
+METHODS = "sic,bcos,blackbox:all,nwhead,protopnet:all,bagnet"
+"""All explanations of each method are in one table."""
 PRETRAINED = [
     *("--backbone", "timm/tf_efficientnet_lite0", "--size", "128", "--fit", "squash", "--batch-size", "64"),
     *("--set", "blackbox:lr=3e-4"),
@@ -60,20 +62,50 @@ COMPARISONS: dict[str, list[str]] = {
     "voc": [
         *("--train", METHODS.replace("nwhead,", ""), *PRETRAINED, *OWN_NETWORK, "--epochs", "10"),
         *("--augmentation", "photo", "--hold-out"),
-        *("--only", "accuracy,localisation,unfamiliar"),
+        *("--only", "accuracy,localisation,frame,unfamiliar"),
     ],
     "chestxray": [
-        *("--train", METHODS.replace("protopnet:box,", ""), *PRETRAINED, *OWN_NETWORK, "--epochs", "10"),
+        *("--train", METHODS.replace(":all", ""), *PRETRAINED, *OWN_NETWORK, "--epochs", "10"),
         *("--augmentation", "xray"),
         *("--group", r"person\d+_[a-z]+|(?:NORMAL2-)?IM-\d+", "--set", "nwhead:lr=3e-4"),
         *("--only", "accuracy,unfamiliar"),
     ],
     "rsna": [
-        *("--train", "sic,bcos,blackbox", *PRETRAINED, "--epochs", "40", "--check-every", "4"),
-        *("--augmentation", "affine", "--balance", "--set", "blackbox:loss=bce", "--only", "accuracy,localisation"),
+        *("--train", "sic,bcos,blackbox:all", *PRETRAINED, "--epochs", "40", "--check-every", "4"),
+        *("--augmentation", "affine", "--balance", "--set", "blackbox:loss=bce"),
+        *("--only", "accuracy,localisation,frame"),
     ],
 }  # fmt: skip
-PLACES = ("grid_2x2", "grid_3x3", "box_energy", "box_hit", "box_overlap")
+PLACES = tuple(key for key in METRICS if key.startswith(("grid_", "box_", "frame_")))
+"""Metrics that say where maps lie."""
+PUBLISHED = {
+    "sic": (0.99, 0.99, 0.96, 0.98, 0.96, 0.97, 0.72, 0.95),
+    "bcos": (0.96, 0.87, 0.93, 0.88, 0.94, 0.86, 0.69, 0.89),
+    "protopnet:box": (0.94, 1.00, 0.93, 0.91, 0.92, 0.58, 0.24, 0.46),
+    "bagnet": (1.00, 1.00, 0.95, 0.98, 0.91, 0.91, 0.76, 0.99),
+    "blackbox:input-x-gradient": (0.998, 0.998, 0.735, 0.602, 0.532, 0.544, 0.546, 0.806),
+}
+"""The FunnyBirds metrics of ResNet50 in the paper (of the black box: in the framework's README), by the row of our
+table that they belong to: ProtoPNet's are those of its boxes."""
+
+
+def published() -> dict[str, dict[str, float]]:
+    """`PUBLISHED` by metric, with completeness by the framework's formula."""
+    result = {}
+    for method, values in PUBLISHED.items():
+        found = dict(zip((one.key for one in FUNNYBIRDS), values, strict=True))
+        com = (sum(found[key] for key in ("CSDC", "PC", "DC")) / 3 + found["D"]) / 2
+        result[method] = found | {"Com": round(com, 3)}
+    return result
+
+
+def tuned(name: str, out: Path, flags: list[str]) -> list[str]:
+    """The learning rates that benchmarks/tune.py chose for this comparison, as flags."""
+    file = out / "tuning.json"
+    choices = json.loads(file.read_text()).get(name, {"methods": {}}) if file.is_file() else {"methods": {}}
+    trained = {each.partition(":")[0] for each in flags[flags.index("--train") + 1].split(",")}
+    chosen = {method: found["lr"] for method, found in choices["methods"].items() if method in trained}
+    return [part for method, lr in chosen.items() for part in ("--set", f"{method}:lr={lr}")]
 
 
 def learn_parts(birds: Path, runs: Path, epochs: int) -> list[str]:
@@ -135,7 +167,7 @@ def main() -> None:
     arguments = parser.parse_args(ours)
     arguments.out.mkdir(parents=True, exist_ok=True)
     name, runs = arguments.name, arguments.runs / arguments.name
-    flags = [*COMPARISONS[name], *passed_on]
+    flags = [*COMPARISONS[name], *tuned(name, arguments.out, COMPARISONS[name]), *passed_on]
     flags += ["--weights", arguments.weights] if arguments.weights else []
     if name == "funnybirds":
         flags += learn_parts(Path(arguments.data), runs, arguments.parts)
@@ -166,6 +198,7 @@ def main() -> None:
     }
     folders = [folder for several in report["runs"].values() for folder in several]
     if name == "funnybirds":
+        content["published"] = published()
         content["details"] = details(runs, folders, "funnybirds")
     (arguments.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     where = {method: {key: values[key] for key in PLACES if key in values} for method, values in methods.items()}
