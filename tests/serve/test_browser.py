@@ -375,8 +375,10 @@ def test_a_saved_case_opens_without_the_server(visit: Visit, tmp_path: Any) -> N
     waiting.value.save_as(file)
     assert waiting.value.suggested_filename.endswith("-explained.html")
     page.goto(file.as_uri())
-    loaded = page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
-    assert loaded and page.locator("h1").inner_text() == visit.served.image.name
+    for picture in page.locator("img").all():
+        picture.scroll_into_view_if_needed()  # they are loaded when they are looked at
+    visit.until("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert page.locator("h1").inner_text() == visit.served.image.name
 
 
 def test_drop_a_case_and_take_it_back(visit: Visit) -> None:

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from sic.calibration import Promise
 from sic.data.dataset import Sample
 from sic.evaluate.headline import quality_lines
 from sic.explain import Explanation, make_overview
@@ -68,14 +69,15 @@ class HeldOutImages:
         return places, model.predictions_of(known, latents.of([sample.id for sample in known]))
 
 
-def quality(figures: Mapping[str, Any]) -> dict[str, Any] | None:
+def quality(figures: Mapping[str, Any], promise: Promise | None = None) -> dict[str, Any] | None:
     """How good a model is on its test images, or else on its validation images, in words; None if it is not known."""
     split = next((split for split in ("test", "validation") if split in figures), None)
     if split is None:
         return None
     note = figures[split].get("note")
     caution = f"{note[0].upper()}{note[1:]}: expect less on new ones." if note else None
-    return {"kind": f"{split} images", "lines": quality_lines(figures[split]), "caution": caution}
+    lines = [*quality_lines(figures[split]), *([] if promise is None else [str(promise)])]
+    return {"kind": f"{split} images", "lines": lines, "caution": caution}
 
 
 class Engine:
@@ -108,7 +110,8 @@ class Engine:
             "temperature": config.temperature,
             "supports": len(self.model.supports),
             "figures": config.figures,
-            "quality": quality(config.figures),
+            "quality": quality(config.figures, config.calibration.promise),
+            "threshold": config.calibration.threshold,
             "floor": self._floor(),
             "tests": None
             if self.tests is None

@@ -178,6 +178,7 @@ class Description(BaseModel):
     backbone: str = Field(examples=["resnet_small"])
     bias: float = Field(examples=[-2.4])
     floor: float = Field(description="The probability of a class without any evidence.", examples=[0.083])
+    threshold: float = Field(description="The score with a probability of 50 %.", examples=[0.0])
     temperature: float = Field(examples=[1.0])
     supports: int = Field(examples=[36])
     figures: dict[str, Any] = Field(description="Metrics on images that it was not trained on.")

@@ -27,7 +27,7 @@ function legend(meaning = "blue lowers the score, red raises it") {
 }
 
 /** The sum behind the score as bars; the server names the steps. */
-function steps(explained, bias) {
+function steps(explained, { bias, threshold }) {
   let sum = 0;
   const bars = explained.steps.map((step) => {
     const from = step.kind === "score" ? 0 : sum;
@@ -35,7 +35,7 @@ function steps(explained, bias) {
     return { ...step, from, to: sum };
   });
   const ends = bars.flatMap((bar) => [bar.from, bar.to]);
-  const low = Math.min(...ends), high = Math.max(...ends, 0.5);
+  const low = Math.min(...ends), high = Math.max(...ends, 0.5, threshold);
   const at = (value) => `${(100 * (value - low)) / (high - low)}%`;
   const rows = bars.map(({ label, value, kind, from, to }) => {
     const bar = make("span", { className: kind });
@@ -43,9 +43,11 @@ function steps(explained, bias) {
     bar.style.width = `${(100 * Math.abs(to - from)) / (high - low)}%`;
     const zero = make("span", { className: "zero" });
     zero.style.left = at(0);
+    const limit = make("span", { className: "limit", hidden: kind !== "score" || Math.abs(threshold) < 0.005, title: "50 %" });
+    limit.style.left = at(threshold);
     const words = kind === "score" ? `${label} (${explained.verdict})` : label;
     return make("li", { className: kind === "score" ? "sum" : "" }, make("span", { className: "label", textContent: words }),
-      make("span", { className: "plot", "aria-hidden": "true" }, bar, zero),
+      make("span", { className: "plot", "aria-hidden": "true" }, bar, zero, limit),
       make("span", { className: "number", textContent: signed(value), "data-value": value }));
   });
   const other = explained.constant - bias;
@@ -117,7 +119,7 @@ const part = (value, whole) => (Math.abs(whole) < 0.005 ? "hardly any" : percent
 
 /** The panel of a class; `context.relying` opens the list of images that rely on a case, if there are any. */
 export function panel(explained, context) {
-  const { region, image, bias, touch, signal } = context;
+  const { region, image, touch, signal } = context;
   const { box: place, canvas, under } = stage(region, `The image, with the evidence for and against ${explained.name}`, touch, signal);
   const { box: beside, canvas: original } = stage(region, "The image as the model sees it", touch, signal);
   beside.tabIndex = -1;  // the keyboard moves the same circle in the other picture
@@ -138,7 +140,7 @@ export function panel(explained, context) {
       make("figure", {}, place, make("figcaption", {}, caption, larger)),
       make("figure", { className: "original" }, beside, make("figcaption", { textContent: "The image as the model sees it" }))),
     scale.box, matched, whole,
-    make("h3", { textContent: "The score is a sum" }), ...steps(explained, bias).filter(Boolean),
+    make("h3", { textContent: "The score is a sum" }), ...steps(explained, context).filter(Boolean),
     make("h3", { textContent: "The cases: training images of this class, and what the model remembers of them" }),
     make("ul", { className: "cases" }, ...cases.map((one) => one.box)));
 

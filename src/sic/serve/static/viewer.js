@@ -125,7 +125,7 @@ async function show() {
   const { answer, classes, shown, region, image } = current;
   current.gone?.abort();  // what was shown before need not follow the pointer any more
   current.gone = new AbortController();
-  const context = { signal: current.gone.signal, region, image, size: answer.size, bias: answer.bias, touch, relying: described.tests ? relying : null, kind: described.tests?.kind };
+  const context = { signal: current.gone.signal, region, image, size: answer.size, bias: answer.bias, threshold: described.threshold, touch, relying: described.tests ? relying : null, kind: described.tests?.kind };
   current.panels = shown.map((name) => panel(classes.get(name), context));
   byId("panels").replaceChildren(...current.panels.map((one) => one.box));
   byId("panels").classList.toggle("two", shown.length > 1);
