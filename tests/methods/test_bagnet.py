@@ -76,7 +76,7 @@ def test_a_pixel_has_its_share_of_every_patch_that_it_lies_in(model: BagNet) -> 
 def test_other_backbones_and_tiny_images_are_refused(model: BagNet) -> None:
     with pytest.raises(SicError, match="--backbone bagnet17"):
         BagNet(backbones.create("resnet_tiny", "conventional"), 3)
-    with pytest.raises(SicError, match=f"no patch of {model.patch} px"):
+    with pytest.raises(SicError, match=f"smaller than a patch of {model.patch} px"):
         model(images(1, model.patch - 1, 40))
     with pytest.raises(SicError, match="--form bcos"):
         backbones.create(f"bagnet{model.patch}", "bcos")
