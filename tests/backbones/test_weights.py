@@ -409,7 +409,7 @@ def test_torchvisions_weights_are_for_our_normalisation_and_have_hashes() -> Non
     assert set(backbones.names()) - set(names) == {
         *("convnext_base_bnu", "convnext_tiny_bnu", "resnet_small", "resnet_tiny", "vit_small"),
         *("vitc_b", "vitc_l", "vitc_s", "vitc_ti", "bagnet9", "bagnet17", "bagnet33"),
-        *("resnet18_smooth", "resnet50_smooth", "resnet50_v1"),
+        *("resnet18_smooth", "resnet26_smooth", "resnet50_smooth", "resnet50_v1"),
     }
     for name in names:
         best = get_model_weights("vgg11_bn" if name == "vgg11" else name).DEFAULT

@@ -1,6 +1,7 @@
 """Distillation: its parts against slow references, a whole run on drawn birds, and what is refused."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from sic.distill import Plan, distill
 from sic.distill.examination import Examination
 from sic.distill.fit import relative_groups
 from sic.distill.images import Crops, decode, image_files
-from sic.distill.student import compare, create_student
+from sic.distill.student import Student, compare, create_student
 from sic.distill.teacher import Lesson, Teacher, load_teacher, stage_maps
 from sic.errors import SicError
 
@@ -324,3 +325,14 @@ def test_relatives_of_resnet50_take_its_weights(name: str) -> None:
 def test_the_curve_is_written_as_json(photos: Path, weights: Path, tmp_path: Path) -> None:
     done = run(photos, weights, tmp_path / "out.safetensors")
     assert json.loads(json.dumps(done.curve))[0]["images"] == 24  # type: ignore[attr-defined]
+
+
+def test_a_shallower_student_takes_over_the_layers_that_it_shares(weights: Path) -> None:
+    deep, shallow = (create(name, "bcosified") for name in ("resnet50_smooth", "resnet26_smooth"))
+    student = Student(shallow, load_teacher("resnet_tiny", loader(str(weights), "resnet_tiny", "conventional")))
+    start_from = sys.modules["sic.distill.distill"]._start_from
+    start_from(student, Distilled("resnet50_smooth", deep.network.state_dict()), "resnet26_smooth", "deep.safetensors")
+    lent = deep.network.state_dict()
+    assert all(torch.equal(value, lent[name]) for name, value in shallow.network.state_dict().items())
+    said = refusal(lambda: start_from(student, Distilled("resnet_tiny", {}), "resnet26_smooth", "tiny.safetensors"))
+    assert said == "tiny.safetensors holds a resnet_tiny, without the layers of resnet26_smooth; leave out --start."

@@ -16,7 +16,9 @@ def distill(
         str, typer.Option(help="The teacher's weights: a file, or `imagenet` for the published ones.")
     ] = "imagenet",
     student: Annotated[str | None, typer.Option(help="The student's architecture; default: the teacher's.")] = None,
-    start: Annotated[Path | None, typer.Option(help="Go on from an earlier result of sic distill.")] = None,
+    start: Annotated[
+        Path | None, typer.Option(help="Go on from an earlier result of sic distill, also of a deeper network.")
+    ] = None,
     test: Annotated[
         Path | None, typer.Option(help="Labelled images: a folder for each of the teacher's classes, in their order.")
     ] = None,

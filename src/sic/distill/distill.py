@@ -66,7 +66,8 @@ def distill(
     """Teach a B-cos network what `teacher` knows and write it to `out`.
 
     `weights`: the teacher's, a file or a published name. `student`: the student's architecture, the teacher's by
-    default. `start`: an earlier result to go on from. `test`: a folder for each of the teacher's classes.
+    default. `start`: an earlier result to go on from, of the same network or of one with more layers. `test`: a folder
+    for each of the teacher's classes.
     """
     machines = machines or Machines()
     name = student or teacher
@@ -156,9 +157,12 @@ def _alike(name: str, teacher: Teacher) -> bool:
 
 
 def _start_from(student: Student, earlier: Distilled, name: str, file: str) -> None:
-    if earlier.backbone != name:
-        raise SicError(f"{file} holds a {earlier.backbone}; distil that, or leave out --start.")
-    Weights(earlier.network, file)(student.backbone.network)
+    """Take over the student's layers; an earlier network with more layers than these lends those that both have."""
+    places = student.backbone.network.state_dict()
+    shared = {place: value for place, value in earlier.network.items() if place in places}
+    if any(place not in shared or shared[place].shape != value.shape for place, value in places.items()):
+        raise SicError(f"{file} holds a {earlier.backbone}, without the layers of {name}; leave out --start.")
+    Weights(shared, file)(student.backbone.network)
     if student.classifier is not None and earlier.head is not None:
         if student.classifier.head.weight.shape != earlier.head.shape:
             raise SicError(f"{file} was distilled from a teacher of other classes.")

@@ -130,6 +130,7 @@ class Distillation(lightning.LightningModule):
         self._sums: list[Tensor] = []
         # Without the classifiers: their temperatures would be constants of what is compiled.
         self._stage_maps = torch.compile(stage_maps, dynamic=False) if plan.compiled else stage_maps
+        self._compare = torch.compile(compare, dynamic=False) if plan.compiled else compare
 
     @property
     def done(self) -> float:
@@ -174,7 +175,8 @@ class Distillation(lightning.LightningModule):
             self._faded.fill_(min(1.0, self.done / self.plan.fade))
         crops = self.crops(index)
         right = self.lesson(crops.at(self._teacher_size))
-        losses = compare(self.student.lesson(self._stage_maps(self.student.backbone, crops.at(self._size))), right)
+        own = self.student.lesson(self._stage_maps(self.student.backbone, crops.at(self._size)))
+        losses = self._compare(own, right)
         self._sums.append(torch.stack([getattr(losses, name) for name in LOSSES]).detach())
         self.seen += len(crops.images) * self.trainer.world_size
         return losses.total
