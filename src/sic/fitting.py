@@ -115,7 +115,9 @@ def _promise(config: Config) -> str:
 def _checks(config: Config) -> int:
     """How many checkpoints were compared on the validation images."""
     training = config.training
-    return training["epochs"] // training["check_every"] if "best_epoch" in training else 1
+    if "best_epoch" not in training:
+        return 1
+    return int(training["epochs"] // training["check_every"]) + (training["recipe"] == "tuned")  # and the frozen one
 
 
 def _figures(model: Model, held_out: dict[str, list[Sample]], tainted: dict[str, set[str]]) -> dict[str, Any]:

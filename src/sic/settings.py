@@ -31,7 +31,7 @@ images."""
 SupportSource = Literal["exact", "bank", "n-way"]
 """Supports of a training step. exact: images of every class, embedded with the queries. bank: remembered latents of
 every class. n-way: images of some classes, embedded with the queries."""
-RecipeName = Literal["scratch", "paper", "bcosify", "frozen"]
+RecipeName = Literal["scratch", "paper", "bcosify", "frozen", "tuned"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,9 @@ class Recipe:
     augmentation: Augmentation
     fading: float = 0.0
     """Share of the steps over which a bcosified network loses its biases and reaches its B."""
+    projection_first: bool = False
+    """Whether the projection is trained first, with the network frozen. This needs the weights of a B-cos network, and
+    T is chosen there."""
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -55,7 +58,9 @@ RECIPES: dict[RecipeName, Recipe] = {
     # For a conventional network that becomes a B-cos network during training; see results/bcosified.
     "bcosify": Recipe(3e-4, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4),
     # For pretrained B-cos networks that stay as they are: only the projection is trained, in seconds.
-    "frozen": Recipe(1e-3, 256, guided=False, clip=None, augmentation="none"),
+    "frozen": Recipe(1e-3, 256, guided=False, clip=None, augmentation="none", projection_first=True),
+    # The same, and then the whole network is trained; the better of the two models is kept.
+    "tuned": Recipe(1e-4, 32, guided=False, clip=1.0, augmentation="photo", projection_first=True),
 }
 
 
@@ -188,7 +193,8 @@ class Settings(Network):
     resize: int = field(metadata={})  # chosen with size and fit: the short side before the crop
     augmentation: Augmentation = setting("none, affine, photo or xray.")
     recipe: RecipeName = setting(
-        "scratch (no weights), paper (B-cos weights), bcosify (conventional weights) or frozen (projection only)."
+        "scratch (no weights), paper (B-cos weights), bcosify (conventional weights), frozen (projection only) or "
+        "tuned (the projection first, then the whole network)."
     )
     lr: float = setting("Learning rate.", low=0, search=True)
     weight_decay: float = setting("Weight decay.", 0.0, low=0, search=True)
@@ -228,6 +234,10 @@ class Settings(Network):
     @property
     def guided(self) -> bool:
         return RECIPES[self.recipe].guided
+
+    @property
+    def projection_first(self) -> bool:
+        return RECIPES[self.recipe].projection_first
 
     @property
     def fading(self) -> float:

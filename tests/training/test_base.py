@@ -7,8 +7,8 @@ import torch
 
 from sic.training.base import (
     LARGEST_WEIGHT,
+    Validity,
     binary_loss,
-    epoch_rank,
     learning_rate_factor,
     positive_weights,
     softmax_loss,
@@ -112,8 +112,8 @@ def test_balanced_positives_weigh_as_much_as_negatives() -> None:
 def test_an_epoch_is_chosen_by_score_and_then_by_loss() -> None:
     """In the precision that Lightning compares them in."""
     for images in (5, 54, 1000):
-        worst = torch.tensor([epoch_rank(k / images, 100.0, images) for k in range(images + 1)], dtype=torch.float32)
-        best = torch.tensor([epoch_rank(k / images, 0.0, images) for k in range(images + 1)], dtype=torch.float32)
+        worst = torch.tensor([Validity(k / images, 100.0, images).rank for k in range(images + 1)], dtype=torch.float32)
+        best = torch.tensor([Validity(k / images, 0.0, images).rank for k in range(images + 1)], dtype=torch.float32)
         assert (worst[1:] > best[:-1]).all()
-        losses = torch.tensor([epoch_rank(0.9, loss, images) for loss in (3.0, 1.2, 1.1, 0.5, 0.4, 0.39)])
+        losses = torch.tensor([Validity(0.9, loss, images).rank for loss in (3.0, 1.2, 1.1, 0.5, 0.4, 0.39)])
         assert (losses.diff() > 0).all()

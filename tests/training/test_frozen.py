@@ -1,6 +1,7 @@
 """The fit on a frozen network: which weights change, where its units start, and what it reaches on easy data."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ import sic
 from sic.backbones import create
 from sic.backbones.distilled import Distilled, read_distilled
 from sic.errors import SicError
+from sic.training.base import Validity
+from sic.training.history import Silent
 
 COLOURS = {"blue": (40, 60, 220), "green": (40, 200, 60), "red": (220, 50, 40)}
 
@@ -70,10 +73,12 @@ def test_evidence_for_the_own_class_starts_at_a_useful_size(photos: Path, weight
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"recipe": "frozen"}, "--recipe frozen needs --method sic and --weights"),
+        ({"recipe": "frozen", "backbone": "resnet_tiny"}, "--recipe frozen needs --method sic and --weights"),
+        ({"recipe": "tuned", "method": "bcos"}, "--recipe tuned needs --method sic and --weights"),
         ({"weights": "FILE", "backbone": "resnet18"}, "leave out --backbone and --form"),
         ({"weights": "FILE", "method": "blackbox"}, "which --method blackbox cannot use"),
-        ({"weights": "FILE", "epochs": 3}, "--epochs does not apply to --recipe frozen"),
+        ({"weights": "FILE", "epochs": 3}, "--epochs does not apply to --recipe frozen; leave it out, or add --fine-t"),
+        ({"weights": "FILE", "recipe": "tuned", "temperature": 3}, "--temperature does not apply to --recipe tuned"),
     ],
 )
 def test_what_does_not_go_together(
@@ -82,3 +87,46 @@ def test_what_does_not_go_together(
     said = {name: str(weights) if value == "FILE" else value for name, value in said.items()}
     with pytest.raises(SicError, match=sentence):
         sic.fit(photos, tmp_path / "model", workers=0, **said)  # type: ignore[arg-type]
+
+
+TUNED = {"recipe": "tuned", "epochs": 2, "augmentation": "none", "workers": 0}
+
+
+def test_fine_tuning_starts_from_the_frozen_fit(photos: Path, weights: Path, tmp_path: Path) -> None:
+    """A very small learning rate leaves the projection and T of the frozen fit."""
+    frozen = sic.fit(photos, tmp_path / "frozen", weights=str(weights), workers=0)
+    tuned = sic.fit(photos, tmp_path / "tuned", weights=str(weights), lr=1e-9, **TUNED)  # type: ignore[arg-type]
+    assert tuned.config.temperature == frozen.config.temperature
+    for one, other in zip(frozen.classifier.parameters(), tuned.classifier.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("worse", ["tuned", "frozen"])
+def test_the_better_of_both_models_is_kept(
+    worse: str, photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validities = {"tuned": Validity(0.9, 1.0, 6), "frozen": Validity(0.9, 1.0, 6)} | {worse: Validity(0.8, 1.0, 6)}
+    measured = iter([validities["tuned"], validities["frozen"]])
+    monkeypatch.setattr(sys.modules["sic.training.fit"], "validated", lambda *_: next(measured))
+    before = read_distilled(weights).network
+    model = sic.fit(photos, tmp_path / "model", weights=str(weights), lr=1e-2, **TUNED)  # type: ignore[arg-type]
+    after = model.classifier.backbone.network.state_dict()
+    same = all(torch.equal(after[name], value) for name, value in before.items())
+    assert same == (worse == "tuned")
+    assert (model.config.training["best_epoch"] == 0) == (worse == "tuned")
+    assert abs(model.explain(photos / "red" / "0.png").residual) < 1e-3
+
+
+def test_fine_tuning_can_be_resumed(photos: Path, weights: Path, tmp_path: Path) -> None:
+    whole = sic.fit(photos, tmp_path / "whole", weights=str(weights), **TUNED)  # type: ignore[arg-type]
+
+    class Interrupted(Silent):
+        def advance(self, task: str, done: int, total: int, note: str = "") -> None:
+            if task == "training" and note.startswith("epoch 2"):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sic.fit(photos, tmp_path / "half", weights=str(weights), reporter=Interrupted(), **TUNED)  # type: ignore[arg-type]
+    resumed = sic.fit(photos, tmp_path / "half", resume=True, workers=0)
+    for one, other in zip(whole.classifier.parameters(), resumed.classifier.parameters(), strict=True):
+        assert torch.equal(one, other)

@@ -10,7 +10,11 @@ import typer
 from sic.cli.console import OUT, Talker, print_json
 from sic.cli.jobs import launch, machines_of, one_voice, started
 from sic.cli.options import Devices, Group, Json, LayoutName, Nodes, Roi, Workers, with_settings
+from sic.errors import SicError
 from sic.machines import Machines
+
+TUNED = "tuned"
+"""The recipe of `--fine-tune`."""
 
 
 @with_settings()
@@ -23,11 +27,18 @@ def train(
     devices: Devices = None,
     nodes: Nodes = None,
     workers: Workers = None,
+    fine_tune: Annotated[
+        bool,
+        typer.Option("--fine-tune", help="Train the whole network after its projection; short for --recipe tuned."),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")] = False,
     json: Json = False,
     **said: Any,
 ) -> None:
     """Train a model on a folder of images. Settings that you do not give are chosen and reported."""
+    if fine_tune and said.get("recipe") not in (None, TUNED):
+        raise SicError(f"--fine-tune is short for --recipe {TUNED}; leave out --recipe {said['recipe']}.")
+    said |= {"recipe": TUNED} if fine_tune else {}
     machines = machines_of(devices, nodes)
     if machines.processes > 1 and not started():
         raise typer.Exit(launch(machines, sys.argv[1:]))

@@ -206,31 +206,44 @@ class Training(lightning.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         logits, targets = (gathered(torch.cat(part).to(self.device)).cpu() for part in zip(*self._outputs, strict=True))
-        answers = Answers(logits, "multi" if self.multi_label else "single", self.classifier.loss)
-        score, self.chance = answers.main_score(targets), targets.nanmean().item()
+        found, self.chance = self.validity(logits, targets), targets.nanmean().item()
         self.figures = {
             "train_loss": torch.stack(self._losses).mean().item() if self._losses else float("nan"),
-            "val_loss": self.loss(logits, targets).item(),
-            "val_score": score,
-            **self.health_figures(score, self.chance),
+            "val_loss": found.loss,
+            "val_score": found.score,
+            **self.health_figures(found.score, self.chance),
         }
         self._losses = []
-        self.log("val_rank", epoch_rank(score, self.figures["val_loss"], len(targets)) - 2 * (not self.presentable))
+        self.log("val_rank", found.rank - 2 * (not self.presentable))
+
+    def validity(self, logits: Tensor, targets: Tensor) -> "Validity":
+        """How good the classifier is on N validation images, by its logits N×C."""
+        answers = Answers(logits, "multi" if self.multi_label else "single", self.classifier.loss)
+        return Validity(answers.main_score(targets), self.loss(logits, targets).item(), len(targets))
 
     def health_figures(self, score: float, chance: float) -> dict[str, float]:
         """Further metrics of a method, for the history."""
         return {}
 
 
-def epoch_rank(score: float, loss: float, images: int) -> float:
-    """Higher for better epochs: by score, and of epochs with the same score by validation loss.
+@dataclass(frozen=True)
+class Validity:
+    """How good a classifier is on validation images."""
 
-    One of `images` more or less changes an accuracy by more than any loss changes the rank.
+    score: float
+    loss: float
+    images: int
 
-    >>> epoch_rank(0.9, 0.2, 50) > epoch_rank(0.9, 0.3, 50) > epoch_rank(0.88, 0.1, 50)
-    True
-    """
-    return score - loss / (1 + loss) / (2 * images)
+    @property
+    def rank(self) -> float:
+        """Higher for better epochs: by score, and of epochs with the same score by loss.
+
+        One of the images more or less changes an accuracy by more than any loss changes the rank.
+
+        >>> Validity(0.9, 0.2, 50).rank > Validity(0.9, 0.3, 50).rank > Validity(0.88, 0.1, 50).rank
+        True
+        """
+        return self.score - self.loss / (1 + self.loss) / (2 * self.images)
 
 
 def learning_rate_factor(step: int, steps_per_epoch: int, total_steps: int) -> float:

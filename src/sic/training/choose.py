@@ -22,9 +22,9 @@ WORTH_COMPILING = 250_000
 took 0.16 ms instead of 1.3 (results/speed.json, results/loader.json): this is twice what makes up for that."""
 RENDERED = "FunnyBirds"
 """The layout of rendered images."""
-NOT_FROZEN = ("epochs", "check_every", "temperature", "augmentation", "support_source", "ways", "compiled")
-"""Settings that a fit on a frozen network has no use for: it sees every image once, and chooses T itself."""
-WITHOUT_PHOTOS = {"weights", "preset", "backbone", "form", "recipe", *NOT_FROZEN}
+NOT_FROZEN = ("epochs", "check_every", "augmentation", "support_source", "ways", "compiled")
+"""Settings that a fit on a frozen network has no use for: it sees every image once."""
+WITHOUT_PHOTOS = {"weights", "preset", "backbone", "form", "recipe", "temperature", *NOT_FROZEN}
 """Settings that say how to train: whoever gives one of them does not get the weights for photographs unasked."""
 SMALLEST_PHOTOGRAPH = 96
 """Short side in pixels."""
@@ -127,14 +127,14 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
     kind = method(said.get("method", "sic"))
     _check_method(said, kind)
     given = set(said)
-    if kind is SIC and not given & WITHOUT_PHOTOS and photographs(data):
+    if kind is SIC and _wants_photos(said, data):
         said["weights"] = PHOTOS
     if "weights" in said:
-        said = with_start(said, kind, notes)
+        said = with_start(said, kind, gpu, notes)
     said = {**_method_defaults(said, kind, data.task), **said}
     recipe: RecipeName = said.get("recipe") or default_recipe(said)
-    if recipe == "frozen":
-        _check_frozen(said, given, kind)
+    if RECIPES[recipe].projection_first:
+        _check_projection_first(recipe, said, given, kind)
     if data.layout == RENDERED and recipe == "paper":
         said = {**PAPER_ON_BIRDS, **said}
     view = _view(data, said, recipe, gpu, notes)
@@ -202,7 +202,7 @@ def _completed(
     if gpu and "compiled" not in said and _work(settings, kind, number, classes) >= WORTH_COMPILING:
         settings = replace(settings, compiled=True)
         notes.append("the network is compiled first, which takes a minute or two (override with --no-compile)")
-    with_t = "temperature" in kind.options and settings.recipe != "frozen"  # which chooses T itself
+    with_t = "temperature" in kind.options and not settings.projection_first  # which chooses T itself
     how = f"T = {settings.temperature:g}, " if with_t else ""
     how += f"learning rate {settings.lr:g}, batches of {settings.batch_size}"
     notes.append(f"recipe {settings.recipe}: {how}")
@@ -213,13 +213,22 @@ def _completed(
     return settings
 
 
-def _check_frozen(said: dict[str, Any], given: set[str], kind: type[Classifier]) -> None:
-    """Refuse what a fit on a frozen network cannot do or has no use for; `given`: what the user said."""
+def _wants_photos(said: dict[str, Any], data: ImageData) -> bool:
+    """Whether a fit starts from the weights for photographs although the user names none."""
+    if "recipe" in said and RECIPES[said["recipe"]].projection_first:
+        return not {"weights", "preset", "backbone", "form"} & said.keys()
+    return not said.keys() & WITHOUT_PHOTOS and photographs(data)
+
+
+def _check_projection_first(recipe: RecipeName, said: dict[str, Any], given: set[str], kind: type[Classifier]) -> None:
+    """Refuse what a fit that begins with a frozen network cannot do or has no use for; `given`: what the user said."""
     if kind is not SIC or "weights" not in said:
-        raise SicError("--recipe frozen needs --method sic and --weights: an untrained network cannot stay frozen.")
-    for name in NOT_FROZEN:
-        if name in given:
-            raise SicError(f"{flag(name)} does not apply to --recipe frozen; leave it out, or use --recipe paper.")
+        raise SicError(f"--recipe {recipe} needs --method sic and --weights: an untrained network cannot stay frozen.")
+    for name in given:
+        if name == "temperature":
+            raise SicError(f"--temperature does not apply to --recipe {recipe}, which chooses T; leave it out.")
+        if name in NOT_FROZEN and recipe == "frozen":
+            raise SicError(f"{flag(name)} does not apply to --recipe frozen; leave it out, or add --fine-tune.")
 
 
 def _view(data: ImageData, said: dict[str, Any], recipe: RecipeName, gpu: bool, notes: list[str]) -> dict[str, Any]:
@@ -227,7 +236,7 @@ def _view(data: ImageData, said: dict[str, Any], recipe: RecipeName, gpu: bool, 
     side, rendered = typical_size(data), data.layout == RENDERED
     size = said.get("size")
     if size is None:
-        largest = 224 if gpu else 160 if recipe == "frozen" else 96
+        largest = 224 if gpu else 160 if RECIPES[recipe].projection_first else 96
         size = max([s for s in (32, 64, 96, 128, 160, 224) if s <= min(side, largest)], default=32)
         slow = f", a CPU manages {largest}" if side > largest and not gpu else ""
         notes.append(f"image size {size} px (images are about {side} px{slow})")
@@ -247,7 +256,8 @@ def _suits_bank(settings: Settings, said: dict[str, Any], kind: type[Classifier]
     they are hardly out of date. Presets keep to the paper, and few supports are embedded anyway."""
     chosen = {"support_source", "ways", "preset"} & said.keys()
     many = settings.supports_per_class * classes > settings.batch_size
-    return kind.uses("support_source") and not chosen and settings.recipe == "paper" and bool(settings.weights) and many
+    pretrained = settings.recipe in ("paper", "tuned") and bool(settings.weights)
+    return kind.uses("support_source") and not chosen and pretrained and many
 
 
 def _work(settings: Settings, kind: type[Classifier], number: int, classes: int) -> float:

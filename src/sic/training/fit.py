@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning
 import torch
+from torch import Tensor
 
 from sic import directory
 from sic.backbones import Load
@@ -32,7 +33,7 @@ from sic.training.history import BEST, LAST, Reporter, Silent, checkpoint_folder
 from sic.training.protopnet import ProtoPNetTraining
 from sic.training.sic import SICTraining
 from sic.training.start import origin, published_weights, start_from
-from sic.training.trainer import optimise, quiet_lightning
+from sic.training.trainer import optimise, quiet_lightning, validated
 
 TRAININGS: dict[type[Classifier], type[Training]] = {
     SIC: SICTraining,
@@ -86,13 +87,16 @@ def fit(
         module = _module(config, settings, images, load)
         if machines.first:
             _record(data, settings, images, folder, resume)
-        if isinstance(module, SICTraining) and settings.recipe == "frozen":
+        if isinstance(module, SICTraining) and settings.projection_first:
             fit_projection(module, images, settings, workers, reporter)
             config.temperature = module.classifier.temperature
-        else:
+        if settings.recipe != "frozen":
+            before = {name: value.clone() for name, value in module.state_dict().items()}
             _train(module, images, folder, resume, workers, reporter, machines)
             if machines.first:
                 config.training["best_epoch"] = _take_best(module, folder, reporter)
+                if settings.projection_first:
+                    _keep_better(module, before, config, images, workers, reporter)
         if not machines.first:
             raise SystemExit(0)
         supports = _describe_supports(module, images.train, settings, data.classes)
@@ -153,6 +157,30 @@ def _take_best(module: Training, folder: Path, reporter: Reporter) -> int:
         raise SicError(f"{folder} has lost its checkpoints; start again with another --out.")
     module.load_state_dict(found[1]["state_dict"])
     return int(found[1]["epoch"]) + 1
+
+
+def _keep_better(
+    module: Training,
+    before: dict[str, Tensor],
+    config: Config,
+    images: TrainingData,
+    workers: int,
+    reporter: Reporter,
+) -> None:
+    """Undo the training of the whole network where the frozen one is at least as good on the validation images."""
+    after = {name: value.clone() for name, value in module.state_dict().items()}
+    tuned = validated(module, images.validation, workers)
+    module.load_state_dict(before)
+    frozen = validated(module, images.validation, workers)
+    better = tuned.rank > frozen.rank
+    if better:
+        module.load_state_dict(after)
+    else:
+        config.training["best_epoch"] = 0
+    reporter.say(
+        f"Validation score {frozen.score:.1%} with the network as it was, {tuned.score:.1%} after training it: the "
+        f"{'trained' if better else 'untrained'} one is kept."
+    )
 
 
 def _failed_to_compile(error: RuntimeError) -> bool:

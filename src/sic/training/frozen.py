@@ -4,6 +4,8 @@ Each latent unit starts as the direction from the mean training image to one tra
 negative for most images, because pooled features share a large mean: their units would be dead from the start.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from sic.bcos import bcos_similarity
 from sic.data.images import Preprocessing
 from sic.data.labels import Targets
 from sic.errors import SicError
-from sic.settings import Settings
+from sic.settings import RECIPES, Settings
 from sic.supports import select_how
 from sic.training.base import Candidates
 from sic.training.batches import Views, view_loader
@@ -32,6 +34,9 @@ def fit_projection(
     module: SICTraining, images: TrainingData, settings: Settings, workers: int, reporter: Reporter
 ) -> None:
     """Train the projection of a SIC classifier, choose T and its supports; the backbone stays as it is."""
+    if settings.recipe != "frozen":  # the given rate and batches are those of the training that follows
+        recipe = RECIPES["frozen"]
+        settings = replace(settings, lr=recipe.lr, batch_size=min(recipe.batch_size, len(images.train)))
     module.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     classes = module.classifier.classes
     targets = Targets(images.train.samples, classes)

@@ -38,7 +38,7 @@ def default_axes(settings: Settings, kind: type[Classifier]) -> Axes:
     """
     paper = FROM_SCRATCH if settings.weights is None else PRETRAINED
     axes: Axes = {"lr": tuple(sorted({*paper["lr"], settings.lr}, reverse=True))}
-    if "temperature" in kind.options:
+    if "temperature" in kind.options and not settings.projection_first:  # which chooses T itself
         temperatures = paper["temperature"] if "paper" in kind.temperatures else ()
         axes["temperature"] = tuple(sorted({*temperatures, settings.temperature}))
     return axes

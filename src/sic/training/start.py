@@ -14,6 +14,12 @@ from sic.methods import SIC, Classifier, Comparing
 from sic.settings import Form, RecipeName, Settings
 from sic.training.history import Reporter
 
+DISTILLED = {
+    "frozen": "stays as it is: only its projection is trained (--fine-tune trains both)",
+    "tuned": "is trained further, after its projection",
+}
+"""Training with a distilled network in words, by recipe."""
+
 
 def starting_model(weights: str | None) -> Path | None:
     """The directory of the sic model that `weights` names; None: it is something else."""
@@ -46,7 +52,7 @@ def inherited(said: dict[str, Any], kind: type[Classifier]) -> dict[str, Any]:
     return {**network, "size": start.preprocessing.size, "fit": start.preprocessing.fit}
 
 
-def with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
+def with_start(said: dict[str, Any], kind: type[Classifier], gpu: bool, notes: list[str]) -> dict[str, Any]:
     """Add the settings that follow from the weights; a sic model decides everything about the network."""
     weights = said["weights"]
     if starting_model(weights) is not None:
@@ -55,7 +61,7 @@ def with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -
         notes.append(f"{said['backbone']} at {said['size']} px{with_t}, as in {weights}")
         return said
     if (file := distilled_file(weights)) is not None:
-        return _with_distilled(said, file, kind, notes)
+        return _with_distilled(said, file, kind, gpu, notes)
     backbone = said.get("backbone", kind.backbones[0] if kind.backbones else "resnet50")
     native = weights in published(backbone, "bcos") or (weights not in PUBLISHED and not backbone.startswith("timm/"))
     usual: Form = "bcos" if native else "bcosified"
@@ -66,15 +72,17 @@ def with_start(said: dict[str, Any], kind: type[Classifier], notes: list[str]) -
     return {**said, "backbone": backbone, "form": form}
 
 
-def _with_distilled(said: dict[str, Any], file: Path, kind: type[Classifier], notes: list[str]) -> dict[str, Any]:
+def _with_distilled(
+    said: dict[str, Any], file: Path, kind: type[Classifier], gpu: bool, notes: list[str]
+) -> dict[str, Any]:
     """Add the settings that follow from a file of `sic distill`."""
     backbone = read_distilled(file).backbone
     if "bcosified" not in kind.forms:
         raise SicError(f"{said['weights']} holds a B-cos network, which --method {kind.name} cannot use.")
     if said.get("backbone", backbone) != backbone or said.get("form", "bcosified") != "bcosified":
         raise SicError(f"{said['weights']} holds a bcosified {backbone}; leave out --backbone and --form.")
-    recipe = said.get("recipe", "frozen" if kind is SIC else "paper")
-    how = "stays as it is: only its projection is trained" if recipe == "frozen" else "is trained further"
+    recipe: RecipeName = said.get("recipe", "paper" if kind is not SIC else "tuned" if gpu else "frozen")
+    how = DISTILLED.get(recipe, "is trained further")
     known = "for photographs that comes with sic" if said["weights"] in SHIPPED else f"of {said['weights']}"
     notes.append(f"the {backbone} {known} {how}")
     return {**said, "backbone": backbone, "form": "bcosified", "recipe": recipe}

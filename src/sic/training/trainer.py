@@ -18,9 +18,9 @@ from sic.data.labels import Targets
 from sic.data.transforms import TrainingTransform
 from sic.errors import SicError
 from sic.machines import Machines
-from sic.training.base import Training
+from sic.training.base import Training, Validity
 from sic.training.batches import Share, TrainingBatches, Views, training_loader, view_loader
-from sic.training.data import TrainingData
+from sic.training.data import Images, TrainingData
 from sic.training.history import (
     BEST,
     HISTORY,
@@ -147,6 +147,20 @@ def optimise(
     finally:
         # Left to the garbage collector, its workers would not be told to end, and waited for: 5 seconds a fit.
         del module.embedding
+
+
+@torch.no_grad()
+def validated(module: Training, images: Images, workers: int) -> Validity:
+    """How good the classifier of `module` is on `images`, in full precision."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    module.to(device).eval()
+    views = Views(images, Targets(images.samples, module.classifier.classes), Preprocessing.of(module.settings))
+    found = [
+        (module.classifier(batch.to(device).float() / 255).cpu(), targets)
+        for batch, targets in view_loader(views, workers)
+    ]
+    logits, targets = (torch.cat(part) for part in zip(*found, strict=True))
+    return module.validity(logits, targets)
 
 
 def _loaded(module: Training, data: TrainingData) -> tuple[TrainingBatches, Views, Views]:
