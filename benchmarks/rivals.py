@@ -1,17 +1,17 @@
 """The referee on real data: every method of the paper's tables, trained and measured by one `sic compare`.
 
     python benchmarks/rivals.py funnybirds DATA [--seeds 0] [-- more flags of sic compare]
-    python benchmarks/rivals.py voc DATA --weights FILE
-    python benchmarks/rivals.py chestxray DATA --weights FILE
-    python benchmarks/rivals.py rsna DATA --weights FILE
+    python benchmarks/rivals.py voc DATA --weights FILE [--methods sic,blackbox:all]
+    python benchmarks/rivals.py pets|chestxray|rsna DATA --weights FILE
 
 On FunnyBirds, where there are no weights to start from, all networks first learn to name the parts of training birds
 (dataset_train.json says which are there), then the species: a network of each form is trained once and shared.
-FILE: EfficientNet-Lite0, trained on ImageNet. Everything that networks have in common is the same for all methods;
-BagNet has a network of its own, for which there are no weights. Writes results/NAME.json, with one value per seed of
-each method and metric, or the value itself where there is one seed; what says where maps lie also goes to
-results/localisation.json. What is finished is not trained again. Learning rates come from results/tuning.json, if
-benchmarks/tune.py has chosen them for the comparison.
+FILE: the conventional ResNet50 that the weights for photographs were distilled from (benchmarks/keras_resnet50.py).
+Conventional methods start from it, SIC and B-cos from the distilled network. Everything that networks have in common is
+the same for all methods; BagNet has a network of its own, for which there are no weights. Writes results/NAME.json,
+with one value per seed of each method and metric, or the value itself where there is one seed; what says where maps lie
+also goes to results/localisation.json. What is finished is not trained again. Learning rates come from
+results/tuning.json, if benchmarks/tune.py has chosen them for the comparison.
 """
 
 import argparse
@@ -28,6 +28,7 @@ import record
 import torch
 from command import as_typed, ours_and_passed_on
 
+from sic.backbones.distilled import PHOTOS
 from sic.cli.console import Talker
 from sic.cli.jobs import Job, run_jobs
 from sic.data.layouts.funnybirds import PARTS, class_parts, open_funnybirds, visible_parts
@@ -38,10 +39,7 @@ from sic.evaluate.plots import radar, save
 
 METHODS = "sic,bcos,blackbox:all,nwhead,protopnet:all,bagnet"
 """All explanations of each method are in one table."""
-PRETRAINED = [
-    *("--backbone", "timm/tf_efficientnet_lite0", "--size", "128", "--fit", "squash", "--batch-size", "64"),
-    *("--set", "blackbox:lr=3e-4"),
-]
+PRETRAINED = ["--size", "160", "--fit", "squash", "--batch-size", "64", "--set", "sic:recipe=tuned"]
 BIRDS = [
     *("--size", "192", "--fit", "squash", "--batch-size", "128", "--check-every", "10", "--validation", "0.05"),
     *("--recipe", "scratch", "--augmentation", "affine", "--compile"),
@@ -52,7 +50,6 @@ NETWORKS = {
     "bagnet": ("bagnet33", ["bagnet"]),
 }
 """Which method learns the parts of birds, on which network, and who starts from it."""
-OWN_NETWORK = ["--set", "bagnet:backbone=", "--set", "bagnet:weights="]
 COMPARISONS: dict[str, list[str]] = {
     "funnybirds": [
         *("--train", METHODS, *BIRDS, "--epochs", "40", "--lr", "1e-3", "--set", "protopnet:lr=3e-3"),
@@ -60,15 +57,18 @@ COMPARISONS: dict[str, list[str]] = {
     ],
     # The NW-Head is for one label per image.
     "voc": [
-        *("--train", METHODS.replace("nwhead,", ""), *PRETRAINED, *OWN_NETWORK, "--epochs", "10"),
+        *("--train", METHODS.replace("nwhead,", ""), *PRETRAINED, "--epochs", "12"),
         *("--augmentation", "photo", "--hold-out"),
         *("--only", "accuracy,localisation,frame,unfamiliar"),
     ],
     "chestxray": [
-        *("--train", METHODS.replace(":all", ""), *PRETRAINED, *OWN_NETWORK, "--epochs", "10"),
-        *("--augmentation", "xray"),
-        *("--group", r"person\d+_[a-z]+|(?:NORMAL2-)?IM-\d+", "--set", "nwhead:lr=3e-4"),
+        *("--train", METHODS.replace(":all", ""), *PRETRAINED, "--epochs", "12"),
+        *("--augmentation", "xray", "--group", r"person\d+_[a-z]+|(?:NORMAL2-)?IM-\d+"),
         *("--only", "accuracy,unfamiliar"),
+    ],
+    "pets": [
+        *("--train", METHODS, *PRETRAINED, "--epochs", "12", "--augmentation", "photo"),
+        *("--only", "accuracy,localisation,unfamiliar"),
     ],
     "rsna": [
         *("--train", "sic,bcos,blackbox:all", *PRETRAINED, "--epochs", "40", "--check-every", "4"),
@@ -97,6 +97,17 @@ def published() -> dict[str, dict[str, float]]:
         com = (sum(found[key] for key in ("CSDC", "PC", "DC")) / 3 + found["D"]) / 2
         result[method] = found | {"Com": round(com, 3)}
     return result
+
+
+def starts(methods: str, weights: str) -> list[str]:
+    """The flags that let each method start from its network for photographs."""
+    flags = []
+    for method in {each.partition(":")[0] for each in methods.split(",")}:
+        if method in NETWORKS["bcos"][1]:
+            flags += ["--set", f"{method}:weights={PHOTOS}"]
+        elif method in NETWORKS["blackbox"][1]:
+            flags += ["--set", f"{method}:weights={weights}", "--set", f"{method}:backbone=resnet50_v1"]
+    return flags
 
 
 def tuned(name: str, out: Path, flags: list[str]) -> list[str]:
@@ -158,7 +169,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=COMPARISONS)
     parser.add_argument("data")
-    parser.add_argument("--weights")
+    parser.add_argument("--weights", help="of the conventional ResNet50")
+    parser.add_argument("--methods", help="only these")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--parts", type=int, default=40, help="epochs in which networks learn the parts of birds")
     parser.add_argument("--runs", type=Path, default=Path("runs/rivals"))
@@ -167,8 +179,11 @@ def main() -> None:
     arguments = parser.parse_args(ours)
     arguments.out.mkdir(parents=True, exist_ok=True)
     name, runs = arguments.name, arguments.runs / arguments.name
-    flags = [*COMPARISONS[name], *tuned(name, arguments.out, COMPARISONS[name]), *passed_on]
-    flags += ["--weights", arguments.weights] if arguments.weights else []
+    flags = list(COMPARISONS[name])
+    methods = flags.index("--train") + 1
+    flags[methods] = arguments.methods or flags[methods]
+    flags += [*tuned(name, arguments.out, flags), *passed_on]
+    flags += starts(flags[methods], arguments.weights) if arguments.weights else []
     if name == "funnybirds":
         flags += learn_parts(Path(arguments.data), runs, arguments.parts)
     command = ["compare", "--data", arguments.data, "--seeds", arguments.seeds, *flags, "--out", str(runs), "--json"]

@@ -33,7 +33,7 @@ def main() -> None:
     for method in arguments.methods.split(","):
         out = arguments.runs / arguments.name / method
         flags = ["--method", method, "--lr", arguments.rates, "--out", str(out), *passed_on]
-        if method == "sic":  # its search would try several T by default; here every method has one axis
+        if method == "sic" and "tuned" not in passed_on:  # it would try several T, too; every method has one axis here
             flags += ["-T", "1"]
         found = sic("search", arguments.data, *flags)
         scores = {str(trial["lr"]): trial["score"] for trial in found["trials"]}
