@@ -20,7 +20,7 @@ from sic.data.loading import readable_batches
 from sic.directory import Config
 from sic.errors import SicError
 from sic.latents import Latents
-from sic.methods import SIC, Classifier
+from sic.methods import SIC, Classifier, device_of
 from sic.predictions import Answers, Evidence, Prediction, Predictions
 from sic.supports import Support, support_names
 
@@ -88,7 +88,7 @@ class Predictor:
     @property
     def device(self) -> torch.device:
         """The device that the weights are on."""
-        return next((value.device for value in self.classifier.state_dict().values()), torch.device("cpu"))
+        return device_of(self.classifier)
 
     def tensor(self, image: ImageInput) -> Tensor:
         """Prepare an image as the model's input.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sic import backbones
 from sic.evaluate import axioms
-from sic.evaluate.check import Check, as_json
+from sic.evaluate.axioms import Check, as_json
 from sic.evaluate.verification import measure
 from sic.methods import SIC, Contributions
 from sic.methods.sic import AnsweredSIC

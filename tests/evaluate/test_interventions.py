@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from sic.data.birds import PARTS, sample_scene, species
 from sic.data.dataset import Sample
@@ -65,15 +65,16 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
     return made
 
 
-class SumOfOnePart:
+class SumOfOnePart(nn.Module):
     """Logit c is the sum of the pixels in the square of part c, and its contributions are those pixels."""
 
     def __init__(self, sign: float = 1.0) -> None:
+        super().__init__()
         self.masks = torch.from_numpy(np.stack([square(part) for part in range(5)])).float()
         self.sign = sign
         """-1: an explanation that is wrong, it says the opposite."""
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         return torch.einsum("nchw,khw->nk", images, self.masks)
 
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:

@@ -16,7 +16,7 @@ from sic.data.dataset import ImageData
 from sic.data.images import Preprocessing, read_image, to_tensor
 from sic.data.layouts.funnybirds import drawn_part_map, open_funnybirds, part_map, write_funnybirds
 from sic.directory import Config
-from sic.evaluate import exactness
+from sic.evaluate import verification
 from sic.evaluate.matches import NO_PART, Drop, agreement, causality, matches
 from sic.evaluate.matches import drops as matched_drops
 from sic.explain.matches import Match, Matches, Region, find_matches
@@ -31,10 +31,10 @@ VIEW = Preprocessing(SIZE, SIZE, "squash")
 @pytest.mark.parametrize("backbone", ["resnet_tiny", "vit_small"])
 def test_matches_of_untrained_models_add_up(backbone: str) -> None:
     model = build(backbone).double()
-    check = exactness.matches(model, stored(photos(4)), photos(8).double()[4:7])
+    check = verification.matches(model, stored(photos(4)), photos(8).double()[4:7])
     assert check.name == "matches" and check.passed and check.checks > 9
     assert check.worst < 1e-10 and check.wrong[1] > 0.1
-    without = exactness.matches(model, stored(photos(4), keep=False), photos(8).double()[4:7])
+    without = verification.matches(model, stored(photos(4), keep=False), photos(8).double()[4:7])
     assert without.passed and without.checks < check.checks
 
 
@@ -67,8 +67,8 @@ def with_groups(change: Callable[[list[Match]], list[Match]]) -> Callable[..., l
 @pytest.mark.parametrize("kind", [*WRONG, "dropped"])
 def test_wrong_matches_are_caught(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     change = (lambda groups: groups[1:]) if kind == "dropped" else lambda groups: list(map(WRONG[kind], groups))
-    monkeypatch.setattr(exactness, "find_matches", with_groups(change))
-    assert not exactness.matches(build().double(), stored(photos(4)), photos(8).double()[4:6]).passed
+    monkeypatch.setattr(verification, "find_matches", with_groups(change))
+    assert not verification.matches(build().double(), stored(photos(4)), photos(8).double()[4:6]).passed
 
 
 def test_agreement_by_hand() -> None:

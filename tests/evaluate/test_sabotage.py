@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sic import backbones
-from sic.evaluate.check import as_json
+from sic.evaluate.axioms import as_json
 from sic.evaluate.verification import measure
 from sic.methods import SIC, Answered, Bcos, Classifier, Contributions
 from sic.settings import Form

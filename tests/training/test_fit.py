@@ -22,7 +22,7 @@ from sic import directory
 from sic.data.dataset import Box, ImageData, Sample
 from sic.directory import read_run
 from sic.errors import SicError
-from sic.evaluate.outputs import logits
+from sic.evaluate.interventions import logits
 from sic.training import Silent, choose, fit
 from tests.conftest import draw_folders
 from tests.waiting import LONG, wait_until

@@ -12,7 +12,7 @@ from sic.cli.options import Json, ModelFolder, image_files, labelled_images
 from sic.errors import SicError
 
 if TYPE_CHECKING:
-    from sic.evaluate.check import Check
+    from sic.evaluate.axioms import Check
     from sic.run import Run
 
 
@@ -46,7 +46,7 @@ def verify(
             signed = f", signed with {key}" if key is not None else ""
             OUT.print(f"The {checked} files of {model} are those that were saved{signed}.")
         return
-    from sic.evaluate.check import as_json
+    from sic.evaluate.axioms import as_json
 
     name, images, checks = _measure(model, data, limit, seed, compiled)
     result = {"model": str(model), "files": checked, "data": name, "images": images, **as_json(checks)}

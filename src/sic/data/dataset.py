@@ -12,10 +12,16 @@ from sic.errors import SicError
 Task = Literal["single", "multi"]
 Progress = Callable[[int, int], None]
 """Called with the number of finished items and their total."""
+Watch = Callable[[str, int, int], None]
+"""Called with the name of a task, the number of finished items and their total."""
 SMALLEST_CLASS = 5
 """Classes with fewer images keep all of them for training."""
 NO_CLASS = -1
 """The class of images without a label."""
+
+
+def nobody(task: str, done: int, total: int) -> None:
+    """A `Watch` that does nothing."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from sic.evaluate.outputs import Watch, device_of, nobody
-from sic.methods import Classifier
+from sic.data.dataset import Watch, nobody
+from sic.methods import Classifier, device_of
 
 STEPS = 20
 CELLS = 32

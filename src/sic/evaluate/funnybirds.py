@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from sic.data.birds import PARTS
-from sic.data.dataset import Sample
+from sic.data.dataset import Sample, Watch
 from sic.data.images import Preprocessing
 from sic.data.layouts.funnybirds import class_parts
 from sic.evaluate.interventions import ALL, Floats, TestBirds
 from sic.evaluate.metrics import BASELINES
-from sic.evaluate.outputs import Watch
 from sic.methods import Classifier
 
 Codes = NDArray[np.int64]

@@ -14,14 +14,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from sic.data.birds import PARTS
-from sic.data.dataset import Sample
+from sic.data.dataset import Progress, Sample, Watch, nobody
 from sic.data.drawing import LABELS
 from sic.data.images import Preprocessing, read_image
 from sic.data.layouts.funnybirds import object_counts, part_map, without_object, without_parts
-from sic.data.loading import FileViews, decoders, loader
+from sic.data.loading import FileViews, decoders, loader, view_batches
 from sic.evaluate.metrics import BASELINES
-from sic.evaluate.outputs import Watch, device_of, logits, nobody
-from sic.methods import Classifier, Contributions, opacity
+from sic.methods import Classifier, Contributions, device_of, opacity
 
 Floats = NDArray[np.float64]
 
@@ -96,6 +95,20 @@ def baselines(images: Tensor, masks: Tensor) -> dict[str, Tensor]:
         (bell[:, None] * bell).expand(len(images), 1, -1, -1),
     )
     return dict(zip(BASELINES, maps, strict=True))
+
+
+@torch.no_grad()
+def logits(
+    classifier: Classifier, paths: Sequence[Path], preprocessing: Preprocessing, progress: Progress | None = None
+) -> Tensor:
+    """Logits n×C on the CPU, computed on the classifier's device."""
+    device = device_of(classifier)
+    result: list[Tensor] = []
+    for batch in view_batches(paths, preprocessing, 64 if device.type == "cpu" else 256, device):
+        result.append(classifier(batch).cpu())
+        if progress is not None:
+            progress(sum(map(len, result)), len(paths))
+    return torch.cat(result)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sic.data.dataset import Box, Sample
+from sic.data.dataset import Box, Sample, Watch, nobody
 from sic.data.images import Preprocessing, image_size
 from sic.data.loading import view_batches
 from sic.errors import SicError
-from sic.evaluate.outputs import Watch, device_of, nobody
-from sic.methods import Classifier
+from sic.methods import Classifier, device_of
 
 CONFIDENT = 0.5
 """Probability of its class that an image needs to be in a grid."""

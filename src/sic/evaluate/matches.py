@@ -14,14 +14,13 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from sic.data.birds import PARTS
-from sic.data.dataset import ImageData, Sample
+from sic.data.dataset import ImageData, Sample, Watch, nobody
 from sic.data.images import read_image
 from sic.data.layouts.funnybirds import drawn_part_map, part_map
 from sic.data.loading import view_batches
 from sic.evaluate.interventions import importance, part_masks
-from sic.evaluate.outputs import Watch, device_of, nobody
 from sic.explain.matches import Matches, find_matches
-from sic.methods import SIC, ProtoPNet
+from sic.methods import SIC, ProtoPNet, device_of
 from sic.methods.protopnet import BOX
 from sic.model import Model
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sic.data.dataset import ImageData
+from sic.data.dataset import ImageData, Watch, nobody
 from sic.data.layouts.funnybirds import has_interventions
 from sic.data.loading import view_batches
 from sic.errors import SicError
@@ -17,7 +17,6 @@ from sic.evaluate.faithfulness import deletion_insertion, frame, randomisation, 
 from sic.evaluate.funnybirds import funnybirds
 from sic.evaluate.localisation import GRIDS, box_pointing_game, grid_pointing_game
 from sic.evaluate.matches import matches
-from sic.evaluate.outputs import Watch, nobody
 from sic.evaluate.unfamiliar import blurred_noise, drawn_birds, noise, unfamiliar
 from sic.methods import Classifier
 from sic.model import Model

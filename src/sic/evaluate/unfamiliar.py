@@ -14,8 +14,7 @@ from torch import Tensor
 from sic.data.birds import sample_scene, species
 from sic.data.drawing import render
 from sic.data.images import to_tensor
-from sic.evaluate.outputs import device_of
-from sic.methods import Classifier
+from sic.methods import Classifier, device_of
 from sic.predictions import Answers
 
 ACCEPTED = 0.95

@@ -4,7 +4,7 @@ from sic.errors import SicError
 from sic.methods.bagnet import BagNet
 from sic.methods.bcos import Bcos
 from sic.methods.blackbox import BlackBox
-from sic.methods.contract import LOSSES, Answered, Classifier, Comparing, Contributions, opacity
+from sic.methods.contract import LOSSES, Answered, Classifier, Comparing, Contributions, device_of, opacity
 from sic.methods.nwhead import NWHead
 from sic.methods.protopnet import ProtoPNet
 from sic.methods.sic import SIC
@@ -31,6 +31,7 @@ __all__ = [
     "Contributions",
     "NWHead",
     "ProtoPNet",
+    "device_of",
     "method",
     "opacity",
 ]

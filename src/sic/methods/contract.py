@@ -215,6 +215,11 @@ class Classifier(nn.Module, ABC):
             raise RuntimeError("explaining needs the model in evaluation mode: call .eval() first")
 
 
+def device_of(classifier: nn.Module) -> torch.device:
+    """The device of the weights; the CPU if there are none."""
+    return next((value.device for value in classifier.state_dict().values()), torch.device("cpu"))
+
+
 def as_columns(targets: Tensor) -> Tensor:
     """N or N×K targets as N×K, a copy: outside, where they come from, may be inference mode."""
     return (targets if targets.dim() == 2 else targets[:, None]).clone()

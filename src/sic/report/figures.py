@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
-from sic.evaluate.outputs import Watch
+from sic.data.dataset import Watch
 from sic.explain import Overview
 from sic.explain.overview import SupportView
 from sic.explain.prose import percent

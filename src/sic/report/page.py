@@ -11,6 +11,7 @@ from typing import Any
 
 from sic.calibration import calibration_from_json
 from sic.clinic import Finding
+from sic.data.dataset import Watch
 from sic.directory import CONFIG, read_stored
 from sic.errors import SicError
 from sic.evaluate.metrics import (
@@ -23,7 +24,6 @@ from sic.evaluate.metrics import (
     funnybirds_values,
     localisation_shares,
 )
-from sic.evaluate.outputs import Watch
 from sic.explain import Overview
 from sic.model import Model
 from sic.predictions import Predictions
