@@ -10,7 +10,7 @@ from sic.data import open as open_data
 from sic.data.boxes import NoBoxes
 from sic.data.checks import copies_of
 from sic.data.dataset import Progress
-from sic.data.source import BUILT_IN
+from sic.data.layouts import BUILT_IN
 from sic.directory import RUN, Config, read_run
 from sic.errors import SicError
 

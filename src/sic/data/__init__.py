@@ -2,7 +2,7 @@
 
 from sic.data.dataset import Box, ImageData, Sample, Skipped, Task, UnusableData
 from sic.data.images import Preprocessing, UnreadableImage, read_image, to_tensor
-from sic.data.source import open
+from sic.data.layouts import open
 
 __all__ = [
     "Box",

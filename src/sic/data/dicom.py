@@ -20,30 +20,14 @@ Values = NDArray[Any]
 
 SIZE = ["Rows", "Columns"]
 PIXELS = ["PixelData", "FloatPixelData", "DoubleFloatPixelData"]
+PALETTE = [f"{{}}PaletteColorLookupTable{name}" for name in ("Descriptor", "Data")]
+PALETTE += ["Segmented{}PaletteColorLookupTableData"]
 PICTURE = [
-    *SIZE,
-    *PIXELS,
-    "SOPClassUID",
-    "NumberOfFrames",
-    "SamplesPerPixel",
-    "PhotometricInterpretation",
-    "PlanarConfiguration",
-    "BitsAllocated",
-    "BitsStored",
-    "HighBit",
-    "PixelRepresentation",
-    "PixelPaddingValue",
-    "ModalityLUTSequence",
-    "RescaleSlope",
-    "RescaleIntercept",
-    "VOILUTSequence",
-    "VOILUTFunction",
-    "WindowCenter",
-    "WindowWidth",
-    *(f"{colour}PaletteColorLookupTableDescriptor" for colour in ("Red", "Green", "Blue")),
-    *(f"{colour}PaletteColorLookupTableData" for colour in ("Red", "Green", "Blue")),
-    *(f"Segmented{colour}PaletteColorLookupTableData" for colour in ("Red", "Green", "Blue")),
-]
+    *SIZE, *PIXELS, "SOPClassUID", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation",
+    "PlanarConfiguration", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelPaddingValue",
+    "ModalityLUTSequence", "RescaleSlope", "RescaleIntercept", "VOILUTSequence", "VOILUTFunction", "WindowCenter",
+    "WindowWidth", *(name.format(colour) for name in PALETTE for colour in ("Red", "Green", "Blue")),
+]  # fmt: skip
 """The only elements that are read; patient data is skipped and cannot leak."""
 
 DECODERS = "pip install 'pylibjpeg[all]'"

@@ -1,4 +1,4 @@
-"""From an image file, as people have them, to upright 8-bit RGB; and from there to what the model sees."""
+"""Decode image files to upright 8-bit RGB, and prepare them as input of a model."""
 
 import re
 import warnings
@@ -26,19 +26,18 @@ SUFFIXES = DICOM_SUFFIXES | {
     ".ppm", ".tga", ".tif", ".tiff", ".webp",
 }  # fmt: skip
 Pixels = NDArray[np.uint8]
-# Scanners and microscopes make images that Pillow warns of; twice as many pixels it refuses, and we say so.
+# Pillow warns of the large images of scanners and microscopes. It refuses twice as many pixels, which we report.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 LONGEST = 4
-"""Times as long as wide: beyond that the ends are cut off, where a picture is cropped."""
+"""Crops use at most this ratio of the sides of an image; the ends of longer images are cut off."""
 HEIC = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 """Brands of HEIC files, after `ftyp` in their first bytes. Phones take photographs in this format."""
 FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
-"""What Pillow may try. It knows many more, some of which start programs (EPS) or read other files."""
+"""The formats that Pillow may decode. Some of its others start programs (EPS) or read other files."""
 SCANS = 200
-"""Most scans in a JPEG: each one goes over the whole picture again, and a few bytes are enough for one. Cameras and
-programs write about ten."""
+"""The most scans in a JPEG. Each scan decodes the whole image again and can be a few bytes long; cameras write ten."""
 PLACE = re.compile(r"@\d+\+\d+")
-"""The offset and size of an image inside a tar file, as its path has them: nothing is unpacked."""
+"""The part of a path that holds the offset and size of an image inside a tar file."""
 
 
 class UnreadableImage(Exception):
@@ -56,7 +55,7 @@ def read_image(path: Path) -> Image.Image:
 
 
 def _file(path: Path) -> BinaryIO:
-    """The opened file, or what the path leads to inside a tar file."""
+    """The opened file, or the member of a tar file."""
     content = member_bytes(path)
     return path.open("rb") if content is None else BytesIO(content)
 
@@ -94,7 +93,7 @@ def upright_rgb(image: ImageFile.ImageFile) -> Image.Image:
 
 
 def _scans(file: IO[bytes]) -> int:
-    """How often a JPEG begins a scan. In compressed data this marker cannot occur."""
+    """The number of scans in a JPEG. Their marker cannot occur in compressed data."""
     place, found, last = file.tell(), 0, b""
     file.seek(0)
     while found <= SCANS and (chunk := file.read(1 << 20)):
@@ -154,7 +153,7 @@ def member_bytes(path: Path) -> bytes | None:
 
 @contextmanager
 def reasons(path: Path | None = None) -> Iterator[None]:
-    """Whatever fails to read `path` (or what is not on disk) raises UnreadableImage."""
+    """Turn all errors of reading `path` (None: an image that is not on disk) into UnreadableImage."""
     try:
         yield
     except FileNotFoundError:
@@ -166,14 +165,7 @@ def reasons(path: Path | None = None) -> Iterator[None]:
         raise UnreadableImage("empty file" if empty else "not an image") from None
     except Image.DecompressionBombError:
         raise UnreadableImage("too many pixels to decode safely") from None
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        RuntimeError,
-        EOFError,
-        MemoryError,
-    ) as error:  # what Pillow's decoders raise
+    except (OSError, SyntaxError, ValueError, RuntimeError, EOFError, MemoryError) as error:  # of Pillow's decoders
         reason = "truncated file" if "truncated" in str(error).lower() else f"cannot be decoded ({error})"
         raise UnreadableImage(reason) from None
 
@@ -187,19 +179,19 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What EXIF's orientation asks for."""
+"""The transposition for each EXIF orientation."""
 SIDEWAYS = {TURNS[orientation] for orientation in (5, 6, 7, 8)}
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
     try:
         return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # an EXIF block that cannot be read says nothing about the pixels
+    except Exception:  # a damaged EXIF block does not affect the pixels
         return None
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    # Not Pillow's exif_transpose: it writes the EXIF anew, and fails on the ill-typed tags of some cameras.
+    # Pillow's exif_transpose rewrites the EXIF and fails on the ill-typed tags of some cameras.
     turn = _turn(image)
     return image if turn is None else image.transpose(turn)
 
@@ -207,7 +199,7 @@ def _upright(image: Image.Image) -> Image.Image:
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0, neginf=0)
-        # 16-bit files span 0…65535; wider ones have no fixed range and are scaled to their own.
+        # 16-bit files span 0…65535; wider ones have no fixed range and are scaled to their own one.
         wide = image.mode == "F" or values.max() > 65535
         low, high = (float(values.min()), float(values.max())) if wide else (0.0, 65535.0)
         grey = np.clip((values - low) / max(high - low, 1e-12), 0, 1) * 255
@@ -235,7 +227,7 @@ class Preprocessing:
 
     @classmethod
     def of(cls, settings: Settings) -> "Preprocessing":
-        """As a run has it."""
+        """The preprocessing of a run."""
         return cls(settings.size, settings.resize, settings.fit)
 
     def reduce(self, image: Image.Image, resample: Image.Resampling = Image.Resampling.BILINEAR) -> Pixels:
@@ -251,7 +243,8 @@ class Preprocessing:
     def _kept(self, size: tuple[int, int]) -> tuple[int, int, int, int]:
         """(left, top, width, height) of the part that is used of an image of (width, height).
 
-        At most `LONGEST` times as long as wide: a strip would take gigabytes once its short side is enlarged.
+        It is at most `LONGEST` times as long as wide, because a strip would take gigabytes once its short side is
+        enlarged.
         """
         if self.fit == "squash":
             return 0, 0, *size
@@ -259,7 +252,7 @@ class Preprocessing:
         return (size[0] - width) // 2, (size[1] - height) // 2, width, height
 
     def _reduced(self, size: tuple[int, int]) -> tuple[int, int]:
-        """(width, height) that such a part is resized to."""
+        """(width, height) after resizing this part."""
         if self.fit == "squash":
             return self.resize, self.resize
         scale = self.resize / min(size)
@@ -272,11 +265,11 @@ class Preprocessing:
         return pixels[top : top + self.size, left : left + self.size]
 
     def __call__(self, image: Image.Image, resample: Image.Resampling = Image.Resampling.BILINEAR) -> Pixels:
-        """The model's view of an image, size×size×3; stored as PNG it comes back bit for bit."""
+        """The model's view of an image, size×size×3; storing it as PNG is lossless."""
         return self.crop(self.reduce(image, resample))
 
     def box(self, box: Box, image_size: tuple[int, int]) -> Box | None:
-        """A box of an upright image of (width, height) in the model's view, cut to it; None if nothing is left."""
+        """A box of an upright image of (width, height), clipped to the model's view; None if it lies outside."""
         left, top, *kept = self._kept(image_size)
         reduced = self._reduced((kept[0], kept[1]))
         (x, to_left), (y, to_top) = (
@@ -298,6 +291,6 @@ class Preprocessing:
 
 def to_tensor(pixels: Pixels) -> "Tensor":
     """H×W×3 bytes → 3×H×W float in [0, 1]."""
-    import torch  # not above: a process that only decodes images does without
+    import torch  # processes that only decode images do not need it
 
     return torch.from_numpy(np.array(pixels)).permute(2, 0, 1).float() / 255

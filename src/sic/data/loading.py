@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -54,43 +55,36 @@ def _end_with(parent: int, _: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-class FileViews(Dataset[Tensor]):
-    """The model's views of image files as bytes, 3×S×S."""
+class Decoded(Dataset[Any]):
+    """The results of a function for image files. For a file that cannot be read, the reason as text or, without
+    `or_reason`, `UnreadableImage`."""
 
-    def __init__(self, paths: Sequence[Path], preprocessing: Preprocessing) -> None:
-        self.paths, self.preprocessing = list(paths), preprocessing
+    def __init__(self, paths: Sequence[Path], use: Callable[[Image.Image], Any], or_reason: bool = True) -> None:
+        self.paths, self.use, self.or_reason = list(paths), use, or_reason
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.from_numpy(self.preprocessing(read_image(self.paths[index])).copy()).permute(2, 0, 1)
-
-
-class FileViewsOrReasons(Dataset[Tensor | str]):
-    """The same; for a file that cannot be read, the reason."""
-
-    def __init__(self, views: FileViews) -> None:
-        self.views = views
-
-    def __len__(self) -> int:
-        return len(self.views)
-
-    def __getitem__(self, index: int) -> Tensor | str:
+    def __getitem__(self, index: int) -> Any:
         try:
-            return self.views[index]
+            return self.use(read_image(self.paths[index]))
         except UnreadableImage as error:
+            if not self.or_reason:
+                raise
             return str(error)
 
 
+def view(preprocessing: Preprocessing, image: Image.Image) -> Tensor:
+    """The model's view of an image as bytes, 3×S×S."""
+    return torch.from_numpy(preprocessing(image).copy()).permute(2, 0, 1)
+
+
 def view_batches(
-    paths: Sequence[Path],
-    preprocessing: Preprocessing,
-    batch_size: int = 64,
-    device: torch.device | str = "cpu",
+    paths: Sequence[Path], preprocessing: Preprocessing, batch_size: int = 64, device: torch.device | str = "cpu"
 ) -> Iterator[Tensor]:
     """Views in batches, N×3×S×S in [0, 1]; `UnreadableImage` for a file that cannot be read."""
-    for batch in loader(FileViews(paths, preprocessing), batch_size, decoders(len(paths))):
+    data = Decoded(paths, partial(view, preprocessing), or_reason=False)
+    for batch in loader(data, batch_size, decoders(len(paths))):
         yield batch.to(device).float() / 255
 
 
@@ -104,12 +98,10 @@ def batch_on_cpu(size: int) -> int:
 
 
 def readable_batches(
-    paths: Sequence[Path],
-    preprocessing: Preprocessing,
-    device: torch.device | str = "cpu",
+    paths: Sequence[Path], preprocessing: Preprocessing, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[Tensor, list[str | None]]]:
     """Views of the files that can be read, N×3×S×S in [0, 1], and for every file None or why it cannot be read."""
-    data = FileViewsOrReasons(FileViews(paths, preprocessing))
+    data = Decoded(paths, partial(view, preprocessing))
     batch_size = batch_on_cpu(preprocessing.size) if torch.device(device).type == "cpu" else 256
     for views, reasons in loader(data, batch_size, decoders(len(paths)), collate_fn=_apart):
         yield (views.to(device).float() / 255 if views is not None else torch.zeros(0)), reasons
@@ -122,25 +114,18 @@ def _apart(batch: list[Tensor | str]) -> tuple[Tensor | None, list[str | None]]:
 
 def views_or_reasons(paths: Sequence[Path], preprocessing: Preprocessing) -> Iterator[Tensor | str]:
     """One view 3×S×S in [0, 1] after the other, on the CPU; for a file that cannot be read, the reason."""
-    data = FileViewsOrReasons(FileViews(paths, preprocessing))
-    for view in loader(data, workers=decoders(len(paths))):
-        yield view if isinstance(view, str) else view.float() / 255
+    data = Decoded(paths, partial(view, preprocessing))
+    for found in loader(data, workers=decoders(len(paths))):
+        yield found if isinstance(found, str) else found.float() / 255
 
 
 def readable(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
     """Files that decode, and the others with the reason."""
+    decoded = Decoded(paths, lambda image: None)
     with ThreadPoolExecutor(min(cores(), MOST_DECODERS)) as pool:
-        reasons = list(pool.map(_unreadable, paths))
+        reasons = list(pool.map(decoded.__getitem__, range(len(paths))))
     good = [path for path, reason in zip(paths, reasons, strict=True) if reason is None]
     return good, [(path, reason) for path, reason in zip(paths, reasons, strict=True) if reason is not None]
-
-
-def _unreadable(path: Path) -> str | None:
-    try:
-        read_image(path)
-    except UnreadableImage as error:
-        return str(error)
-    return None
 
 
 def decoders(images: int) -> int:
@@ -148,25 +133,11 @@ def decoders(images: int) -> int:
     return min(cores(), MOST_DECODERS) if images > FEW else 0
 
 
-class _Fingerprints(Dataset[Fingerprint | str]):
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Fingerprint | str:
-        try:
-            return fingerprint(read_image(self.paths[index]))
-        except UnreadableImage as error:
-            return str(error)
-
-
 def read_fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> dict[Path, Fingerprint | str]:
     """Decode every file once, in worker processes; for an unreadable file, the reason."""
     paths = list(dict.fromkeys(paths))
     found: dict[Path, Fingerprint | str] = {}
-    for path, result in zip(paths, loader(_Fingerprints(paths), workers=decoders(len(paths))), strict=True):
+    for path, result in zip(paths, loader(Decoded(paths, fingerprint), workers=decoders(len(paths))), strict=True):
         found[path] = result
         if progress is not None:
             progress(len(found), len(paths))
@@ -178,23 +149,6 @@ class PixelSource(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Pixels: ...
-
-
-class FirstLook(Dataset[tuple[Pixels, Fingerprint] | str]):
-    """Decodes files in loader workers to a reduced image and its fingerprint, or the reason why it cannot be read."""
-
-    def __init__(self, paths: Sequence[Path], preprocessing: Preprocessing) -> None:
-        self.paths, self.preprocessing = list(paths), preprocessing
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> tuple[Pixels, Fingerprint] | str:
-        try:
-            image = read_image(self.paths[index])
-            return self.preprocessing.reduce(image), fingerprint(image)
-        except UnreadableImage as error:
-            return str(error)
 
 
 class CachedPixels:
@@ -245,6 +199,10 @@ class Loaded:
     skipped: list[Skipped]
 
 
+def _first_look(preprocessing: Preprocessing, image: Image.Image) -> tuple[Pixels, Fingerprint]:
+    return preprocessing.reduce(image), fingerprint(image)
+
+
 def load_pixels(
     samples: Sequence[Sample],
     preprocessing: Preprocessing,
@@ -258,7 +216,7 @@ def load_pixels(
     skipped: list[Skipped] = []
     shapes: list[tuple[int, int, int]] = []
     written = 0
-    looks = FirstLook([sample.path for sample in samples], preprocessing)
+    looks = Decoded([sample.path for sample in samples], partial(_first_look, preprocessing))
     loaded = loader(looks, workers=workers)
     with cache.open("wb") as file:
         for done, (sample, look) in enumerate(zip(samples, loaded, strict=True), 1):

@@ -18,7 +18,7 @@ from sic.data.dataset import Progress, Sample, Watch, nobody
 from sic.data.drawing import LABELS
 from sic.data.images import Preprocessing, read_image
 from sic.data.layouts.funnybirds import object_counts, part_map, without_object, without_parts
-from sic.data.loading import FileViews, decoders, loader, view_batches
+from sic.data.loading import decoders, loader, view, view_batches
 from sic.evaluate.metrics import BASELINES
 from sic.methods import Classifier, Contributions, device_of, opacity
 
@@ -129,16 +129,15 @@ class _PartMaps(Dataset[tuple[Tensor, Tensor]]):
     """The view of an image and the masks of its parts and objects."""
 
     def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, objects: int = 0) -> None:
-        self.views = FileViews([sample.path for sample in samples], preprocessing)
-        self.maps = [part_map(root, sample) for sample in samples]
-        self.objects = objects
+        self.files = [(sample.path, part_map(root, sample)) for sample in samples]
+        self.preprocessing, self.objects = preprocessing, objects
 
     def __len__(self) -> int:
-        return len(self.maps)
+        return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        picture = read_image(self.maps[index])
-        return self.views[index], part_masks(picture, self.objects, self.views.preprocessing)
+        image, parts = map(read_image, self.files[index])
+        return view(self.preprocessing, image), part_masks(parts, self.objects, self.preprocessing)
 
 
 class TestBirds:

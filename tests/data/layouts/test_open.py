@@ -6,8 +6,7 @@ import pytest
 from PIL import Image
 
 import sic.data
-from sic.data.layouts import funnybirds
-from sic.data.source import cache_folder
+from sic.data.layouts import cache_folder, funnybirds
 from sic.errors import SicError
 
 
