@@ -39,6 +39,17 @@ def test_dead_units_at_chance_level_are_a_collapse() -> None:
     assert "after 500 steps" in sentence and "10.0% (chance: 10.0%)" in sentence and "--recipe scratch" in sentence
 
 
+def test_a_weak_fit_of_two_classes_has_not_collapsed() -> None:
+    """A fit of X-rays had 58 % and 68 % dead units after 169 steps, and 94 % in the end."""
+    assert collapse(LatentHealth(0.68, 1.0), 1, 0.583, 0.5, 169) is None
+    assert collapse(LatentHealth(0.68, 1.0), 1, 0.52, 0.5, 169) is not None
+
+
+def test_the_recipe_in_use_is_not_advised() -> None:
+    sentences = [collapse(DEAD, 1, 0.1, 0.1, 500, guided=guided) or "" for guided in (False, True)]
+    assert ["--recipe scratch" in sentence for sentence in sentences] == [True, False]
+
+
 def test_short_latents_at_chance_level_are_a_collapse() -> None:
     sentence = collapse(SHORT, temperature=1, score=0.1, chance=0.1, steps=500)
     assert sentence is not None and "norm of 0.05" in sentence and "T = 1" in sentence

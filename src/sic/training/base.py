@@ -246,6 +246,15 @@ class Validity:
         return self.score - self.loss / (1 + self.loss) / (2 * self.images)
 
 
+def near_chance(score: float, chance: float) -> bool:
+    """Whether a score is hardly above chance: by less than half of it, and by less than a tenth of what is missing.
+
+    >>> near_chance(0.22, 1 / 6), near_chance(0.3, 1 / 6), near_chance(0.54, 0.5), near_chance(0.58, 0.5)
+    (True, False, True, False)
+    """
+    return not score > chance + min(chance / 2, (1 - chance) / 10)  # also where it is not a number
+
+
 def learning_rate_factor(step: int, steps_per_epoch: int, total_steps: int) -> float:
     """The paper's schedule: share of the initial learning rate at `step` (from 0).
 

@@ -14,7 +14,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 
 from sic.errors import SicError
 from sic.files import real_folder, write_atomically
-from sic.training.base import Training
+from sic.training.base import Training, near_chance
 
 HISTORY = "history.csv"
 COLUMNS = ["epoch", "learning_rate", "train_loss", "val_loss", "val_score", "dead_units", "latent_norm", "seconds"]
@@ -22,8 +22,6 @@ COLUMNS = ["epoch", "learning_rate", "train_loss", "val_loss", "val_score", "dea
 
 SLOW = 3
 """Checks after which a fit that is still near chance is called slow."""
-NEAR = 1.5
-"""Times chance, below which a score is near it."""
 
 
 class Reporter(Protocol):
@@ -109,7 +107,7 @@ def slow_start(scores: Sequence[float], chance: float, epochs: int) -> str | Non
     'A slow start: 22% after 3 of 20 epochs, and chance is 17%. This is common ...'
     >>> slow_start([0.2, 0.3, 0.5], 1 / 6, 20)
     """
-    if max(scores) >= NEAR * chance:
+    if not near_chance(max(scores), chance):
         return None
     return (
         f"A slow start: {max(scores):.0%} after {len(scores)} of {epochs} epochs, and chance is {chance:.0%}. This is "

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sic.bcos import BcosLinear
 from sic.methods import SIC
 from sic.settings import Settings
-from sic.training.base import Candidates, softmax_loss
+from sic.training.base import Candidates, near_chance, softmax_loss
 from sic.training.batches import Batch
 from sic.training.comparing import ComparingTraining
 
@@ -189,7 +189,8 @@ class SICTraining(ComparingTraining):
             self.bank.latents.copy_(torch.from_numpy(latents))
 
     def health_figures(self, score: float, chance: float) -> dict[str, float]:
-        self.collapsed = collapse(self.health, self.settings.temperature, score, chance, self.global_step)
+        steps, guided = self.global_step, self.settings.guided
+        self.collapsed = collapse(self.health, self.settings.temperature, score, chance, steps, guided)
         return {"dead_units": self.health.dead_units, "latent_norm": self.health.norm}
 
 
@@ -213,9 +214,14 @@ FIRST_LOOK = 150
 """Steps before which a fit may look lost without being so."""
 
 
-def collapse(health: LatentHealth, temperature: float, score: float, chance: float, steps: int) -> str | None:
-    """A sentence if training has collapsed: at chance level, with dead units or with latents too short to matter."""
-    if steps < FIRST_LOOK or (score > 1.5 * chance and np.isfinite(health.norm)):
+def collapse(
+    health: LatentHealth, temperature: float, score: float, chance: float, steps: int, guided: bool = False
+) -> str | None:
+    """A sentence if training has collapsed: at chance level, with dead units or with latents too short to matter.
+
+    `guided`: whether the recipe for training from scratch is in use already.
+    """
+    if steps < FIRST_LOOK or (not near_chance(score, chance) and np.isfinite(health.norm)):
         return None
     if health.dead_units > 0.5:
         sign = f"{health.dead_units:.0%} of the latent units are dead"
@@ -225,5 +231,6 @@ def collapse(health: LatentHealth, temperature: float, score: float, chance: flo
         return None
     return (
         f"The fit has collapsed: after {steps} steps the score is {score:.1%} (chance: {chance:.1%}) and {sign}. "
-        "It will hardly recover; stop it and use --recipe scratch, a lower --lr, or pretrained --weights."
+        f"It will hardly recover; stop it and use {'' if guided else '--recipe scratch, '}a lower --lr, or pretrained "
+        "--weights."
     )

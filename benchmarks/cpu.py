@@ -1,0 +1,106 @@
+"""Costs on a CPU, as ratios to plain torch, measured in turns in one run: a cold `sic explain`, embedding, explaining.
+
+    python benchmarks/cpu.py [--rounds 5] [--out results/cpu.json]
+
+`explain_cold`: seconds of `sic explain photos IMAGE` in a new process, beside a process that imports torch and
+torchvision and nothing else. `embed`: images/s of the network for photographs and of a conventional network of the same
+shape. `explain`: one explanation in forward passes of that conventional network on one image. Medians; adds them to
+results/cpu.json.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import record
+import torch
+from command import as_typed, draw_birds
+
+import sic
+from sic.backbones import create
+from sic.backbones.distilled import PHOTOS
+
+SIZE, BATCH = 160, 16
+
+
+def in_turns(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each, one after the other in every round; the first round does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds + 1):
+        for name, work in works.items():
+            began = time.perf_counter()
+            work()
+            if turn:
+                seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def ratio(seconds: dict[str, list[float]], name: str, base: str) -> float:
+    """Median of the ratios of the rounds."""
+    return statistics.median(one / other for one, other in zip(seconds[name], seconds[base], strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("results/cpu.json"))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        draw_birds(folder, 2, 1, 1, 224)
+        image = next(Path(folder).rglob("*.png"))
+        explain = [sys.executable, "-m", "sic", "explain", PHOTOS, str(image), "--out", f"{folder}/why.png"]
+        cold = in_turns(
+            {
+                "explain": lambda: subprocess.run(explain, check=True, capture_output=True),
+                "imports": lambda: subprocess.run([sys.executable, "-c", "import torch, torchvision"], check=True),
+            },
+            options.rounds,
+        )
+        model = sic.load(PHOTOS)
+        plain = create(model.config.backbone, "conventional").eval()
+        images, own = torch.rand(BATCH, 3, SIZE, SIZE), model.classifier.backbone
+        single = torch.rand(1, 3, model.config.preprocessing.size, model.config.preprocessing.size)
+        target = torch.zeros(1, dtype=torch.long)
+        with torch.inference_mode():
+            embed = in_turns({"sic": lambda: own(images), "plain": lambda: plain(images)}, options.rounds)
+
+        def forward() -> None:
+            with torch.inference_mode():
+                plain(single)
+
+        one = in_turns({"sic": lambda: model.classifier.explain(single, target), "plain": forward}, options.rounds)
+    about = {"measured_by": as_typed(), "cores": torch.get_num_threads()}
+    record.add(
+        options.out,
+        {
+            "explain_cold": {
+                "seconds": statistics.median(cold["explain"]),
+                "imports_seconds": statistics.median(cold["imports"]),
+                "ratio_to_imports": ratio(cold, "explain", "imports"),
+                **about,
+            },
+            "embed": {
+                "images_per_s": BATCH / statistics.median(embed["sic"]),
+                "plain_images_per_s": BATCH / statistics.median(embed["plain"]),
+                "ratio": ratio(embed, "sic", "plain"),
+                "size": SIZE,
+                **about,
+            },
+            "explain": {
+                "seconds": statistics.median(one["sic"]),
+                "forward_passes": ratio(one, "sic", "plain"),
+                "size": single.shape[-1],
+                **about,
+            },
+        },
+    )
+    print(options.out.read_text())
+
+
+if __name__ == "__main__":
+    main()
