@@ -11,7 +11,6 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -23,8 +22,7 @@ from sic.distill.student import CALIBRATION, Losses, Student, compare
 from sic.distill.teacher import Lesson, Teacher, stage_maps
 from sic.errors import SicError
 from sic.machines import Machines
-from sic.training.history import WholeCheckpoints
-from sic.training.trainer import quiet_lightning
+from sic.training.trainer import checkpoint, lightning_trainer, quiet_lightning, run_trainer
 
 CHECKPOINT = "last.ckpt"
 ROUNDS_PER_CHECKPOINT = 8
@@ -263,40 +261,18 @@ def fit(
         if said is not None:
             fade(student.backbone, 0.0 if plan.fade else 1.0)
             student.calibrate(crops.at(size), said)
-    trainer = lightning.Trainer(
+    trainer = lightning_trainer(
+        folder,
+        machines,
+        [checkpoint(folder, Path(CHECKPOINT).stem, ROUNDS_PER_CHECKPOINT)],
         max_epochs=-1,
-        accelerator="gpu" if gpu else "cpu",
-        devices=machines.devices,
-        num_nodes=machines.nodes,
         # Biases that have faded get no gradient.
         strategy="ddp_find_unused_parameters_true" if machines.processes > 1 and plan.fade else "auto",
-        precision="bf16-mixed" if gpu else "32-true",
         benchmark=gpu,
         gradient_clip_val=plan.clip,
-        callbacks=[
-            ModelCheckpoint(
-                dirpath=folder,
-                filename=Path(CHECKPOINT).stem,
-                enable_version_counter=False,
-                save_on_train_epoch_end=True,
-                every_n_epochs=ROUNDS_PER_CHECKPOINT,
-            )
-        ],
-        plugins=[WholeCheckpoints()],
-        default_root_dir=folder,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
     )
-    try:
-        trainer.fit(
-            module,
-            DataLoader(_Steps(plan.steps_per_round), batch_size=None),
-            ckpt_path=folder / CHECKPOINT if resume else None,
-            weights_only=True,
-        )
-    except SystemExit:  # Lightning's answer to Ctrl-C
-        raise KeyboardInterrupt from None
+    steps = DataLoader(_Steps(plan.steps_per_round), batch_size=None)
+    run_trainer(trainer, module, steps, start=folder / CHECKPOINT if resume else None)
     fade(student.backbone, 1.0)
     trainer.save_checkpoint(folder / CHECKPOINT)
     module.to("cuda" if gpu else "cpu")
