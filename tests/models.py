@@ -1,10 +1,13 @@
 """Making untrained models that behave like trained ones, and taking them apart."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sic.backbones import create
+from sic.backbones.distilled import Distilled
 from sic.bcos import BatchNormUncentred2d, encode_colours, explaining, linear_maps
 from sic.settings import Settings
 
@@ -68,3 +71,12 @@ def small_settings(**other: Any) -> Settings:
         "batch_size": 8, "recipe": "scratch", "augmentation": "none",
     }  # fmt: skip
     return Settings(**usual | other)
+
+
+def small_distilled(file: Path, **origin: Any) -> Path:
+    """Write a file as `sic distill` does: an untrained network with a classifier of five classes."""
+    torch.manual_seed(0)
+    backbone = create("resnet_tiny", "bcosified")
+    head = torch.randn(5, backbone.features)
+    Distilled("resnet_tiny", backbone.network.state_dict(), head, 0.5, origin).write(file)
+    return file

@@ -203,14 +203,22 @@ def test_explain(setting: Setting, client: TestClient, tmp_path: Path) -> None:
         assert (told["labels"], told["similar_case"]) == (one.labels, one.similar_case)
 
 
-def test_what_is_not_promised_is_refused(setting: Setting) -> None:
+def test_what_is_not_promised_is_refused(setting: Setting, client: TestClient) -> None:
     served = setting.served
     paths = {str(sample.path): sample.id for sample in served.tests.samples}
     promise = served.model.config.calibration.promise
+    files = [("image", (Path(path).name, Path(path).read_bytes())) for path in [*paths][:16]]
     if promise is None:
         assert "makes no promise" in SIC.refuse("predict", served.folder, *paths, "--promise")
+        refused = client.post(f"{V1}/predict?promise=true", files=files)
+        assert refused.status_code == 422 and "makes no promise" in refused.json()["error"]
+        assert not any(entry["promised"] for entry in client.post(f"{V1}/predict", files=files).json()["images"])
         return
     told = SIC.json("predict", served.folder, *paths, "--promise")["images"]
+    for query, alone in (("?promise=true", told), ("", SIC.json("predict", served.folder, *paths)["images"])):
+        served_answers = client.post(f"{V1}/predict{query}", files=files).json()["images"]
+        for field in ("labels", "promised", "similar_case"):
+            assert [entry[field] for entry in served_answers] == [entry[field] for entry in alone[:16]]
     covered = served.model.predictions(served.tests.samples).promised.tolist()
     assert [entry["promised"] for entry in told] == covered and len(set(covered)) == 2
     for entry in told:

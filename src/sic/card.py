@@ -1,5 +1,6 @@
 """The model card, which describes a model directory to people."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sic.backbones.weights import terms
@@ -33,8 +34,9 @@ def model_card(config: dict[str, Any]) -> str:
         f"**Trained on** {config['data'].get('name', 'unknown data')}, {images} images{cut}. "
         f"**Started from** {start or 'random weights'}.",
     ]
-    if start is not None:
-        parts.append(f"**Terms.** {terms(training.get('origin') or start)}")
+    bound = terms_of(training)
+    if bound is not None:
+        parts.append(f"**Terms.** {bound}")
     edits = sum(edit["undone"] is None for edit in config["edits"])
     if edits:
         parts.append(f"**Supports** were edited after training ({edits} edits, recorded in `config.json`).")
@@ -56,6 +58,14 @@ def model_card(config: dict[str, Any]) -> str:
         )
     parts.append(USE)
     return "\n\n".join(parts) + "\n"
+
+
+def terms_of(training: Mapping[str, Any]) -> str | None:
+    """The terms of the weights that a model started from, given its settings; None if it has none."""
+    start = training.get("weights")
+    if start is None:
+        return None
+    return training.get("terms") or terms(training.get("origin") or start)
 
 
 def _images(split: str) -> str:

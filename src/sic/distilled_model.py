@@ -1,11 +1,12 @@
 """A file of `sic distill` as a model: the B-cos network with the classes of its teacher."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torchvision.models import ResNet50_Weights
 
-from sic.backbones.distilled import read_distilled
+from sic.backbones.distilled import PHOTOS, SHIPPED, Distilled, read_distilled
 from sic.backbones.weights import Weights
 from sic.data.images import Preprocessing
 from sic.directory import Config, build
@@ -16,6 +17,8 @@ from sic.supports import Support
 
 PREPROCESSING = Preprocessing(224, 256, "crop")
 """As ImageNet's classifiers are usually tested."""
+TESTED_ON = {SHIPPED[PHOTOS]: {"name": "ImageNet validation images", "images": 5000}}
+"""The images that a shipped file was tested on (results/photos.json)."""
 
 
 def load_distilled(file: Path, device: torch.device | str = "cpu") -> tuple[Bcos, Config, list[Support]]:
@@ -28,12 +31,13 @@ def load_distilled(file: Path, device: torch.device | str = "cpu") -> tuple[Bcos
         class_names(len(content.head)),
         "single",
         PREPROCESSING,
-        0,
+        1,  # as in every configuration; this method has no supports
         content.temperature,
         form="bcosified",
         method=Bcos.name,
         loss="ce",
-        training={"origin": content.origin.get("teacher")},
+        training=_training(content),
+        figures=_figures(content, file),
     )
     exact_arithmetic()
     with torch.inference_mode(False):
@@ -44,6 +48,20 @@ def load_distilled(file: Path, device: torch.device | str = "cpu") -> tuple[Bcos
         with torch.no_grad():
             classifier.head.weight.copy_(content.head)
     return classifier.to(device).eval(), config, []
+
+
+def _training(content: Distilled) -> dict[str, Any]:
+    """Teacher and terms of the weights, as far as the file states them."""
+    teacher, terms = content.origin.get("teacher"), content.origin.get("terms")
+    return {"weights": teacher, "origin": teacher} | ({} if terms is None else {"terms": terms})
+
+
+def _figures(content: Distilled, file: Path) -> dict[str, Any]:
+    """The share of right answers of student and teacher, if it was measured after the distillation."""
+    top1 = content.origin.get("top1")
+    if top1 is None:
+        return {}
+    return {"test": {"accuracy": top1["student"], "teacher_accuracy": top1["teacher"], **TESTED_ON.get(file, {})}}
 
 
 def class_names(number: int) -> list[str]:

@@ -67,7 +67,7 @@ class Predictor:
         if found is None:
             raise SicError(
                 "This model makes no promise: there were too few held-out images when it was trained, or too many "
-                "mistakes among them; train it with more images, or leave out --promise."
+                "mistakes among them; train it with more images, or do not ask for one (--promise)."
             )
         return found
 
@@ -135,22 +135,25 @@ class Predictor:
         Raises:
             SicError: The image cannot be read; or a promise is asked of a model that makes none.
         """
-        found = self.predict_many([image])[0]
-        return replace(found, labels=[]) if promise and self.promise and not found.promised else found
+        return self.predict_many([image], promise=promise)[0]
 
     @torch.no_grad()
-    def predict_many(self, images: Sequence[ImageInput]) -> list[Prediction]:
+    def predict_many(self, images: Sequence[ImageInput], *, promise: bool = False) -> list[Prediction]:
         """Classify several images in one forward pass.
 
         Args:
             images: Files, Pillow images, arrays, or tensors of one size.
+            promise: As in `predict`.
 
         Returns:
             One prediction per image, in the same order.
         """
         logits, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
         answers, names = self.answers(logits), support_names(self.supports, self.classes)
-        return [self._prediction(answers, row, values, names) for row, values in enumerate(evidence)]
+        found = [self._prediction(answers, row, values, names) for row, values in enumerate(evidence)]
+        if not promise or not self.promise:
+            return found
+        return [one if one.promised else replace(one, labels=[]) for one in found]
 
     def answers(self, logits: Tensor) -> Answers:
         """Apply the answer rule to logits.

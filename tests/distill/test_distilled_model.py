@@ -10,15 +10,12 @@ from sic.backbones import create
 from sic.backbones.distilled import Distilled
 from sic.distilled_model import class_names
 from sic.errors import SicError
+from tests.models import small_distilled
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    backbone = create("resnet_tiny", "bcosified")
-    file = tmp_path_factory.mktemp("distilled") / "photos.safetensors"
-    Distilled("resnet_tiny", backbone.network.state_dict(), torch.randn(5, backbone.features), 0.5).write(file)
-    return file
+    return small_distilled(tmp_path_factory.mktemp("distilled") / "photos.safetensors")
 
 
 def test_a_distilled_file_answers_and_explains(file: Path, tmp_path: Path) -> None:
@@ -55,3 +52,14 @@ def test_class_names_are_all_different() -> None:
     names = class_names(1000)
     assert len(set(names)) == 1000 and names[285] == "Egyptian cat"
     assert class_names(3) == ["class 1", "class 2", "class 3"]
+
+
+def test_it_states_how_good_it_is_and_its_terms(tmp_path: Path) -> None:
+    origin = {"teacher": "resnet50 (own)", "top1": {"student": 0.6, "teacher": 0.7}, "terms": "Ask the hospital."}
+    model = sic.load(small_distilled(tmp_path / "known.safetensors", **origin))
+    assert model.config.figures["test"] == {"accuracy": 0.6, "teacher_accuracy": 0.7}
+    model.save(tmp_path / "copy")
+    card = (tmp_path / "copy" / "README.md").read_text(encoding="utf-8")
+    assert sic.load(tmp_path / "copy").config.figures == model.config.figures
+    assert "Ask the hospital." in card and "resnet50 (own)" in card and "60" in card
+    assert sic.load(small_distilled(tmp_path / "unknown.safetensors")).config.figures == {}

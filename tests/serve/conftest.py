@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from sklearn.datasets import load_sample_image
 from starlette.testclient import TestClient
 
 import sic.data
@@ -28,9 +31,10 @@ from sic.serve.limits import Limits
 from sic.settings import Loss
 from sic.supports import Support, select
 from tests.conftest import draw_folders
-from tests.models import settle
+from tests.models import settle, small_distilled
 
 SIZE, CLASSES, SUPPORTS = 32, 4, 3
+TERMS = "Ask the hospital."
 
 
 @dataclass
@@ -53,6 +57,21 @@ class Served:
         """A test image that has an answer."""
         paths = (sample.path for sample in self.tests.samples)
         return next(path for path in paths if self.model.predict(path).similar_case)
+
+
+@dataclass
+class Uncased:
+    """A model without cases, and a photograph."""
+
+    file: Path
+    model: Model
+    image: Path
+
+    def app(self) -> Guard:
+        return create_app(Engine(self.model, "small", None), None)
+
+    def client(self) -> TestClient:
+        return TestClient(self.app(), base_url="http://localhost")
 
 
 def draw_splits(root: Path) -> Path:
@@ -129,6 +148,15 @@ def served_multi(bird_splits: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return make_model(tmp_path_factory.mktemp("served") / "several", bird_splits, "multi")
 
 
+@pytest.fixture(scope="session")
+def uncased(tmp_path_factory: pytest.TempPathFactory) -> Uncased:
+    folder = tmp_path_factory.mktemp("uncased")
+    origin = {"teacher": "resnet50 (own)", "top1": {"student": 0.6, "teacher": 0.7}, "terms": TERMS}
+    file = small_distilled(folder / "small.safetensors", **origin)
+    Image.fromarray(load_sample_image("flower.jpg")).save(folder / "flower.png")
+    return Uncased(file, load(file), folder / "flower.png")
+
+
 @pytest.fixture
 def client(served: Served) -> Iterator[TestClient]:
     with served.client() as client:
@@ -145,9 +173,16 @@ def own_copy(served: Served, tmp_path: Path) -> Served:
 @pytest.fixture
 def running(own_copy: Served) -> Iterator[tuple[Served, str]]:
     """A real server on a free port of this machine, and its address."""
+    with listening(own_copy.app()) as address:
+        yield own_copy, address
+
+
+@contextmanager
+def listening(app: Guard) -> Iterator[str]:
+    """Serve an application; gives its address."""
     import uvicorn
 
-    server = uvicorn.Server(configuration(own_copy.app(), Limits(), host="127.0.0.1", port=0))
+    server = uvicorn.Server(configuration(app, Limits(), host="127.0.0.1", port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -155,7 +190,7 @@ def running(own_copy: Served) -> Iterator[tuple[Served, str]]:
             assert thread.is_alive()
             time.sleep(0.02)
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield own_copy, f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()

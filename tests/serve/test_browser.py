@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sic.explain.picture import signed
-from tests.serve.conftest import SIZE, Served
+from tests.serve.conftest import SIZE, TERMS, Served, Uncased, listening
 
 pytestmark = pytest.mark.slow
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -39,7 +39,7 @@ def browser() -> Iterator[Any]:
 class Visit:
     """A page of the server, and everything that went wrong or elsewhere on it."""
 
-    def __init__(self, browser: Any, served: Served, address: str, **options: Any) -> None:
+    def __init__(self, browser: Any, served: Served | Uncased, address: str, **options: Any) -> None:
         self.served, self.address = served, address
         self.context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
         self.page = self.context.new_page()
@@ -211,6 +211,40 @@ def test_the_start_page_introduces_the_model(visit: Visit) -> None:
     page.locator("#examples-list button").first.click()
     page.wait_for_selector(".panel")
     assert page.locator("#truth").inner_text().startswith("Test image ")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_model_without_cases(browser: Any, uncased: Uncased, width: int) -> None:
+    with listening(uncased.app()) as address:
+        visited = Visit(browser, uncased, address, has_touch=width < 400)
+        page = visited.page
+        page.set_viewport_size({"width": width, "height": 844})
+        visited.go("/")
+        page.wait_for_selector("#quality li")
+        start = page.locator("#about").inner_text()
+        assert "5 classes" in start and "no cases" in start and "60 %" in start and TERMS in start
+        assert not page.locator("nav").is_visible() and not page.locator("#examples").is_visible()
+        visited.upload()
+        expected = uncased.model.explain(uncased.image)
+        found = expected.classes[0]
+        assert found.name in page.locator("#answer").inner_text()
+        assert page.locator("#unlike").is_visible() != expected.similar_case
+        shown = visited.values("#classes [data-probability]", "data-probability")
+        assert shown == pytest.approx(sorted(expected.probabilities.values(), reverse=True), rel=1e-4)
+        drawn = "canvas => Array.from(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data)"
+        picture = np.array(page.locator(".panel .stage canvas").first.evaluate(drawn)).reshape(224, 224, 4)
+        wanted = signed(found.contributions.maps, expected.image)[0]
+        np.testing.assert_allclose(picture[..., :3] / 255, wanted, atol=0.03)
+        assert visited.values(".steps [data-value]", "data-value")[-1] == pytest.approx(found.logit, rel=1e-4)
+        assert page.locator('[data-mode="matches"], .cases').locator("visible=true").count() == 0
+        page.locator('[data-mode="colours"]').click()
+        visited.until("document.querySelector('.panel figcaption').textContent.includes('recognised')")
+        assert "similar" not in page.locator("#result").inner_text().lower()
+        page.locator("#classes input").nth(1).check()
+        page.wait_for_selector("#difference:not([hidden])")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        visited.context.close()
+        assert [words for words in visited.problems if "willReadFrequently" not in words] == []
 
 
 def test_bars_start_where_there_is_no_evidence(visit: Visit) -> None:

@@ -43,7 +43,10 @@ def report(
 
     with Talker() as talker:
         if distilled_file(model) is not None:
-            raise SicError(f"{model} is a file of weights; a report describes a model directory of sic train.")
+            raise SicError(
+                f"A report is about the cases and the test images of a model directory; {model} has neither. Use "
+                f"sic serve {model} or sic explain {model} IMAGE instead."
+            )
         loaded = load(model)
         predictions = _predictions(loaded, model, data, limit, talker)
         findings = _findings(loaded, talker)

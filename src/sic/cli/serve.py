@@ -57,15 +57,22 @@ def serve(
 
     limits = Limits(int(max_megabytes * 2**20), int(max_megapixels * 1e6), max_images, max_waiting, max_seconds)
     loaded = load(model, best_device())
-    loaded.sic  # noqa: B018  (refuses what has no cases to look at)
-    tests = None
-    try:
-        tests = HeldOutImages.find(loaded)
-    except (SicError, OSError) as error:
-        ERR.print(f"{error} The viewer shows uploaded images only.")
+    if not loaded.classifier.traceable:
+        raise SicError(
+            f"sic serve shows models of --method sic and bcos; this one was trained with --method "
+            f"{loaded.config.method}. Use sic explain {model} IMAGE instead."
+        )
+    tests, clinic = None, None
+    if loaded.supports:
+        try:
+            tests = HeldOutImages.find(loaded)
+        except (SicError, OSError) as error:
+            ERR.print(f"{error} The viewer shows uploaded images only.")
     engine = Engine(loaded, model.resolve().name, tests)
+    if loaded.supports:
+        clinic = ServedClinic(model, engine, host in LOCAL or allow_edits)
     names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
-    app = create_app(engine, ServedClinic(model, engine, host in LOCAL or allow_edits), limits, token, names)
+    app = create_app(engine, clinic, limits, token, names)
     config = configuration(app, limits)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"

@@ -131,18 +131,29 @@ class Headline:
 
 
 def quality_lines(figures: Mapping[str, Any]) -> list[str]:
-    """How good a model is on some images, in words; for models of earlier versions, only their main metric.
+    """How good a model is on some images, in words; only its main metric for models that lack a headline: those of
+    earlier versions, and those of `sic distill`.
 
     >>> quality_lines({"accuracy": 0.75, "images": 40, "similar_case": 0.5})
     ['Its first choice is right for 75 % of 40 images (95 % interval 60–86 %).', 'It answers 50 % of them.']
+    >>> quality_lines({"accuracy": 0.6, "teacher_accuracy": 0.7})
+    ['Its first choice is right for 60 % of the images.', "Its teacher's first choice is right for 70 % of them."]
     """
-    found, images = Headline.of(figures), figures["images"]
+    found, images = Headline.of(figures), figures.get("images", 0)
     if found is not None:
         return [*(f"{line[0].upper()}{line[1:]}." for line in found.lines), found.compare]
     if "accuracy" in figures:
         right = Part(round(figures["accuracy"] * images), images)
-        first = f"Its first choice is right for {right.percent} of {images} images (95 % interval {right.range})."
-        return [first, f"It answers {_percent(figures['similar_case'], images)} of them."]
+        if images:
+            lines = [f"Its first choice is right for {right.percent} of {images} images (95 % interval {right.range})."]
+        else:  # their number is not known
+            lines = [f"Its first choice is right for {_percent(figures['accuracy'], images)} of the images."]
+        if "similar_case" in figures:
+            lines.append(f"It answers {_percent(figures['similar_case'], images)} of them.")
+        if "teacher_accuracy" in figures:
+            teacher = _percent(figures["teacher_accuracy"], images)
+            lines.append(f"Its teacher's first choice is right for {teacher} of them.")
+        return lines
     return [f"The mean average precision is {figures['map']:.2f} on {images} images."]
 
 

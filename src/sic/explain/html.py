@@ -10,6 +10,7 @@ from sic.explain.picture import colour_picture, drawing_uri, over_white, signed
 from sic.explain.prose import answer, percent, within
 from sic.explain.regions import REGION_COLOURS
 from sic.explain.render import outside_pixels, span, steps, verdict
+from sic.methods import METHODS
 from sic.version import __version__
 
 if TYPE_CHECKING:
@@ -161,7 +162,10 @@ def shared_page(explanation: Explanation, model: str) -> str:
     """One explanation as a web page in a single file, without scripts and without references to other files."""
     views = [class_view(explanation, found, found.name == explanation.truth) for found in explanation.classes]
     template = environment("sic.explain").get_template("shared.html")
-    return template.render(explanation=explanation, answer=answer(explanation), classes=views, model=model)
+    similar = METHODS[explanation.method].by_similarity
+    return template.render(
+        explanation=explanation, answer=answer(explanation), classes=views, model=model, by_similarity=similar
+    )
 
 
 def environment(*packages: str) -> "Environment":

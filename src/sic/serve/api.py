@@ -184,7 +184,13 @@ def _add_predict(app: FastAPI, site: Site) -> None:
         openapi_extra=IMAGES,
         summary="Classify images",
     )
-    async def predict(request: Request, test: Test = None) -> Any:
+    async def predict(
+        request: Request,
+        promise: Annotated[
+            bool, Query(description="Give no labels to images that the promise of the model does not cover.")
+        ] = False,
+        test: Test = None,
+    ) -> Any:
         """Labels, probabilities and the evidence of every support, for all images of the request."""
         if wants_png(request, None):
             raise Refused(406, "Predictions are JSON; /api/v1/explain draws figures.")
@@ -193,7 +199,7 @@ def _add_predict(app: FastAPI, site: Site) -> None:
         def job(check: Check) -> list[dict[str, Any]]:
             found = find(check)
             check()
-            return engine.predict([name for name, _, _ in found], [view for _, view, _ in found])
+            return engine.predict([name for name, _, _ in found], [view for _, view, _ in found], promise)
 
         images = await site.worker.run(job)
         site.metrics.images("predict", len(images))

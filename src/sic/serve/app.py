@@ -1,7 +1,7 @@
 """The web application: the pages and the HTTP interface, behind the guard."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from importlib import resources
 
@@ -23,7 +23,7 @@ TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg":
 
 def create_app(
     engine: Engine,
-    clinic: ServedClinic,
+    clinic: ServedClinic | None,
     limits: Limits | None = None,
     token: str | None = None,
     names: frozenset[str] = frozenset(),
@@ -32,7 +32,7 @@ def create_app(
 
     Args:
         engine: The model.
-        clinic: Its clinic.
+        clinic: Its clinic; None for a model without cases.
         limits: Limits of a request.
         token: The token that requests must have; None for no token.
         names: Host names of the server besides localhost.
@@ -48,14 +48,14 @@ def create_app(
         decoder.close()
 
     async def current() -> None:
-        if clinic.outdated:
+        if clinic is not None and clinic.outdated:
             await worker.run(lambda _: clinic.catch_up())
 
     app = FastAPI(
         dependencies=[Depends(current)],
         title="sic",
         version=__version__,
-        description="Image classification by cases: every score is a sum of similarities to training images.",
+        description="Image classification with explanations: every score is a sum that is traced back to the pixels.",
         docs_url=None,  # these pages load scripts from elsewhere
         redoc_url=None,
         openapi_url=f"{V1}/openapi.json",
@@ -64,13 +64,14 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     answer_errors(app)
-    _pages(app)
+    _pages(app, PAGES if clinic is not None else {"/": PAGES["/"]})
     add_routes(app, Site(engine, limits, worker, decoder, metrics))
-    add_clinic(app, clinic, worker, limits)
+    if clinic is not None:
+        add_clinic(app, clinic, worker, limits)
     return Guard(app, token, names, metrics)
 
 
-def _pages(app: FastAPI) -> None:
+def _pages(app: FastAPI, pages: Mapping[str, str]) -> None:
     """Add the static files. They are read once, so no path of a request reaches the disk."""
     folder = resources.files("sic.serve") / "static"
     files = {entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.is_file()}
@@ -80,6 +81,6 @@ def _pages(app: FastAPI) -> None:
             raise Refused(404, "Not found.")
         return Response(files[name], media_type=TYPES[name.rsplit(".")[-1]], headers={"Cache-Control": "no-cache"})
 
-    for path, name in PAGES.items():
+    for path, name in pages.items():
         app.add_api_route(path, partial(answer, name), include_in_schema=False)
     app.add_api_route("/static/{name}", answer, include_in_schema=False)

@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from sic.calibration import Promise
+from sic.card import terms_of
 from sic.data.dataset import Sample
 from sic.evaluate.headline import quality_lines
 from sic.explain import Explanation, make_overview
@@ -77,7 +78,7 @@ def quality(figures: Mapping[str, Any], promise: Promise | None = None) -> dict[
     note = figures[split].get("note")
     caution = f"{note[0].upper()}{note[1:]}: expect less on new ones." if note else None
     lines = [*quality_lines(figures[split]), *([] if promise is None else [str(promise)])]
-    return {"kind": f"{split} images", "lines": lines, "caution": caution}
+    return {"kind": figures[split].get("name", f"{split} images"), "lines": lines, "caution": caution}
 
 
 class Engine:
@@ -89,6 +90,7 @@ class Engine:
 
     @property
     def classifier(self) -> SIC:
+        """The classifier of a model with cases."""
         return self.model.sic
 
     def use(self, model: Model) -> None:
@@ -98,7 +100,7 @@ class Engine:
         self._overview = None
 
     def describe(self) -> dict[str, Any]:
-        config = self.model.config
+        config, classifier = self.model.config, self.model.classifier
         return {
             "name": self.name,
             "task": config.task,
@@ -106,13 +108,18 @@ class Engine:
             "size": config.preprocessing.size,
             "fit": config.preprocessing.fit,
             "backbone": config.backbone,
-            "bias": self.classifier.bias,
+            "method": config.method,
+            "method_title": classifier.title,
+            "by_similarity": classifier.by_similarity,
+            "exclusive": classifier.loss == "ce",
+            "bias": classifier.bias,
             "temperature": config.temperature,
             "supports": len(self.model.supports),
             "figures": config.figures,
             "quality": quality(config.figures, config.calibration.promise),
             "threshold": config.calibration.threshold,
             "floor": self._floor(),
+            "terms": terms_of(config.training),
             "tests": None
             if self.tests is None
             else {
@@ -125,20 +132,23 @@ class Engine:
 
     def _floor(self) -> float:
         """The probability of a class without any evidence."""
-        nothing = torch.full((1, 1), self.classifier.bias, dtype=torch.float64)
-        return self.classifier.probabilities(nothing).item() if self.classifier.loss == "bce" else 0.0
+        classifier = self.model.classifier
+        nothing = torch.full((1, 1), classifier.bias, dtype=torch.float64)
+        return classifier.probabilities(nothing).item() if classifier.loss == "bce" else 0.0
 
-    def predict(self, names: Sequence[str], views: Sequence[Tensor]) -> list[dict[str, Any]]:
+    def predict(self, names: Sequence[str], views: Sequence[Tensor], promise: bool = False) -> list[dict[str, Any]]:
+        """Classify images; `promise` as in `Model.predict`."""
         return [
             {
                 "name": name,
                 "labels": prediction.labels,
                 "similar_case": prediction.similar_case,
+                "promised": prediction.promised,
                 "nearest": max(prediction.probabilities.items(), key=lambda one: one[1])[0],
                 "probabilities": prediction.probabilities,
                 "evidence": [vars(evidence) for evidence in prediction.evidence],
             }
-            for name, prediction in zip(names, self.model.predict_many(views), strict=True)
+            for name, prediction in zip(names, self.model.predict_many(views, promise=promise), strict=True)
         ]
 
     def explain(
@@ -167,6 +177,8 @@ class Engine:
         return self.model.supports[index]
 
     def supports(self) -> list[dict[str, Any]]:
+        if not self.model.supports:
+            return []
         names = support_names(self.model.supports, self.model.classes)
         norms = self.classifier.support_vectors.norm(dim=1).tolist()
         return [
@@ -204,6 +216,8 @@ class Engine:
 
     def overview(self) -> dict[str, Any]:
         """Class similarities and the projection, including the test images that are embedded so far."""
+        if not self.model.supports:
+            raise Refused(404, "This model has no cases, so there is no overview of them.")
         known = self.tests.predictions(self.model)[1] if self.tests is not None else None
         number = 0 if known is None else len(known)
         if self._overview is None or self._overview[0] != number:

@@ -23,9 +23,11 @@ class Prediction(BaseModel):
     name: str = Field(description="The file's name.", examples=["new.png"])
     labels: list[str] = Field(description="The answer; several or none if images can have several labels.")
     similar_case: bool = Field(description="False if no class reaches 50 %: the image is not similar to any support.")
+    promised: bool = Field(description="Whether the promise of the model covers the answer; false if it makes none.")
     nearest: str = Field(description="The class of the highest probability.", examples=["bird 2"])
     probabilities: dict[str, float] = Field(
-        description="Sigmoids, one per class; they need not add up to 1.", examples=[{"bird 1": 0.08, "bird 2": 0.97}]
+        description="One per class. They need not add up to 1, unless the classes are exclusive (see /api/v1/model).",
+        examples=[{"bird 1": 0.08, "bird 2": 0.97}],
     )
     evidence: list[Evidence] = Field(description="All supports, the most similar first.")
 
@@ -176,13 +178,18 @@ class Description(BaseModel):
     size: int = Field(description="Side of the model's input in pixels.", examples=[96])
     fit: str = Field(examples=["squash"])
     backbone: str = Field(examples=["resnet_small"])
+    method: str = Field(examples=["sic"])
+    method_title: str = Field(description="The method's name for people.", examples=["SIC"])
+    by_similarity: bool = Field(description="Whether a score is a sum of similarities to cases.")
+    exclusive: bool = Field(description="Whether probabilities add up to 1; otherwise each class is judged by itself.")
     bias: float = Field(examples=[-2.4])
     floor: float = Field(description="The probability of a class without any evidence.", examples=[0.083])
     threshold: float = Field(description="The score with a probability of 50 %.", examples=[0.0])
     temperature: float = Field(examples=[1.0])
-    supports: int = Field(examples=[36])
+    supports: int = Field(description="The number of cases; 0 for a method without cases.", examples=[36])
     figures: dict[str, Any] = Field(description="Metrics on images that it was not trained on.")
     quality: dict[str, Any] | None = Field(description="The same in words: `kind` of images, `lines`, `caution`.")
+    terms: str | None = Field(description="The terms of the weights that the model started from.")
     tests: dict[str, Any] | None = Field(
         description="The held-out images: `name`, `kind` (test or validation images), `caution` and their number."
     )

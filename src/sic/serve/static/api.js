@@ -57,5 +57,6 @@ export const share = async (source, classes) =>
 export async function model() {
   const described = await get("/api/v1/model");
   document.getElementById("model-name").textContent = described.name;
+  document.querySelector("nav").hidden = !described.supports;  // the other pages are about cases
   return described;
 }

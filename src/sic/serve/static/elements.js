@@ -41,7 +41,7 @@ export const truthWords = (names) => (names.length > 3 ? `any of ${names.length}
 export function qualityWords({ quality }) {
   if (!quality) return [make("p", { className: "soft", textContent: "No metrics are stored with this model." })];
   return [
-    make("p", { textContent: `On its ${quality.kind}:` }),
+    make("p", { textContent: `On ${quality.kind}:` }),
     make("ul", {}, ...quality.lines.map((line) => make("li", { textContent: line }))),
     quality.caution ? make("p", { className: "soft", textContent: quality.caution }) : "",
   ];

@@ -36,12 +36,12 @@ function smoothed(map, height, width, reach = 2) {
 }
 
 /** A map made ready for drawing: smoothed, where its values end (but for a few), and how much there is to draw. */
-export function prepare(map, [height, width]) {
+export function prepare(map, [height, width], amount = Math.abs(total(map))) {
   const drawn = smoothed(map, height, width);
   const sizes = drawn.map(Math.abs).sort();
   const place = 0.995 * (sizes.length - 1), before = sizes[Math.floor(place)], after = sizes[Math.ceil(place)];
   const limit = Math.max(before + (place % 1) * (after - before), 1e-12);
-  return { drawn, limit, strength: Math.min(1, Math.abs(total(map)) / FULL_STRENGTH), height, width };
+  return { drawn, limit, strength: Math.min(1, amount / FULL_STRENGTH), height, width };
 }
 
 /** The value at which the colours of prepared maps end: one scale for all, pale where there is hardly any evidence. */

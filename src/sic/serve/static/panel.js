@@ -4,7 +4,7 @@ import { getBytes } from "/static/api.js";
 import { make, percent, signed } from "/static/elements.js";
 import { enlarge } from "/static/enlarge.js";
 import { light, outlines, regionList } from "/static/matches.js";
-import { drawPixels, drawScale, drawSigned, floats, inside, pixels, prepare, scaleEnd } from "/static/maps.js";
+import { drawPixels, drawScale, drawSigned, floats, inside, pixels, prepare, scaleEnd, total } from "/static/maps.js";
 import { stage } from "/static/region.js";
 
 /** A class as the server explained it, with its maps decoded. */
@@ -141,8 +141,10 @@ export function panel(explained, context) {
       make("figure", { className: "original" }, beside, make("figcaption", { textContent: "The image as the model sees it" }))),
     scale.box, matched, whole,
     make("h3", { textContent: "The score is a sum" }), ...steps(explained, context).filter(Boolean),
-    make("h3", { textContent: "The cases: training images of this class, and what the model remembers of them" }),
-    make("ul", { className: "cases" }, ...cases.map((one) => one.box)));
+    ...(cases.length ? [
+      make("h3", { textContent: "The cases: training images of this class, and what the model remembers of them" }),
+      make("ul", { className: "cases" }, ...cases.map((one) => one.box)),
+    ] : []));
 
   /** The same numbers in the image and in the cases, and what each region adds to the score. */
   function showMatches() {
@@ -186,7 +188,7 @@ export function panel(explained, context) {
       whole.dataset.value = value ?? "";
       if (value === null) return "";
       const parts = values.map((one, slot) => `${explained.cases[slot].name} ${signed(one)} of ${signed(explained.cases[slot].evidence)}`);
-      return `${marked} gives ${explained.name} ${signed(value)}: ${parts.join(", ")}.`;
+      return `${marked} gives ${explained.name} ${signed(value)}${parts.length ? `: ${parts.join(", ")}` : ""}.`;
     },
   };
 }
@@ -194,7 +196,8 @@ export function panel(explained, context) {
 /** Where two classes differ: their maps' difference explains the difference of their scores. */
 export function difference(first, second, context) {
   const map = first.map.map((value, i) => value - second.map[i]);
-  const ready = prepare(map, context.size), end = scaleEnd(ready);
+  const ready = prepare(map, context.size, total(map.map(Math.abs)));  // for and against may cancel out
+  const end = scaleEnd(ready);
   const { box: place, canvas } = stage(context.region, `Where ${first.name} and ${second.name} differ`, context.touch, context.signal);
   const scale = legend(`blue: more for ${second.name}, red: more for ${first.name}`);
   scale.low.textContent = `−${end.toPrecision(2)}`;

@@ -1,18 +1,19 @@
 // The page that shows one image, its answer and the reasons.
 
 import { explain, get, matches, model, share } from "/static/api.js";
-import { byId, clearMessage, fail, make, percent, qualityWords, truthWords } from "/static/elements.js";
+import { byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
+import { introduce } from "/static/introduction.js";
 import { pixels, scaleEnd } from "/static/maps.js";
 import { decode, difference, panel } from "/static/panel.js";
 import { Region } from "/static/region.js";
 import { openRelying, startTests } from "/static/tests.js";
 
 const narrow = matchMedia("(max-width: 50rem)").matches;
-const FEW = narrow ? 3 : 8;  // classes listed before "more"
 const MOST = 4;  // classes explained at once
-const EXAMPLES = narrow ? 3 : 6;
+const MANY = 60;  // classes from which on they are found by name, not listed
 
 let described;
+let few = narrow ? 3 : 8;  // classes listed before "more"
 let current = null;  // { source, answer, image, region, classes: Map, shown: [names], panels, between }
 let mode = "signed";
 let asked = 0;  // number of the latest request: answers to older ones are dropped
@@ -57,9 +58,10 @@ function tell() {
   const nearest = `${answer.nearest} (${percent(answer.probabilities[answer.nearest])})`;
   byId("answer").textContent = answer.similar_case
     ? `Answer: ${answer.labels.map((name) => `${name} (${percent(answer.probabilities[name])})`).join(" and ")}`
-    : "Answer: no similar case";
+    : described.by_similarity ? "Answer: no similar case" : `Best guess: ${nearest}`;
   byId("unlike").hidden = answer.similar_case;
   byId("unlike").textContent = answer.similar_case ? ""
+    : !described.by_similarity ? "The model is not sure: no class reaches 50\u00a0%."
     : `This image resembles none of the cases enough: no class reaches 50 %. The nearest is ${nearest}; do not take it for an answer.`;
   const others = Object.entries(answer.probabilities).filter(([name, value]) => value >= 0.5 && !answer.labels.includes(name)).map(([name]) => name);
   byId("others").hidden = !others.length;
@@ -78,7 +80,7 @@ function tell() {
 function listClasses() {
   const { answer, shown } = current;
   const ranked = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]);
-  const visible = everyClass ? ranked : ranked.filter(([name], i) => i < FEW || shown.includes(name));
+  const visible = everyClass ? ranked : ranked.filter(([name], i) => i < few || shown.includes(name));
   byId("classes").replaceChildren(...visible.map(([name, probability]) => {
     const box = make("input", { type: "checkbox", checked: shown.includes(name), "aria-label": `Show ${name} beside the others`, "data-tick": name });
     box.addEventListener("change", () => choose(box.checked ? [...shown, name].slice(-MOST) : shown.filter((other) => other !== name), `[data-tick="${CSS.escape(name)}"]`));
@@ -93,7 +95,7 @@ function listClasses() {
     return make("li", {}, box, button, make("span", { className: "track", "aria-hidden": "true" }, floor, fill, make("span", { className: "half" })),
       make("span", { className: probability - described.floor < 0.005 ? "number none" : "number", textContent: percent(probability), "data-probability": probability }));
   }));
-  byId("more").hidden = ranked.length <= visible.length;
+  byId("more").hidden = ranked.length <= visible.length || ranked.length > MANY;
   byId("more").textContent = `Show all ${ranked.length} classes`;
 }
 
@@ -243,30 +245,12 @@ byId("paint").addEventListener("click", (event) => {
   for (const one of document.querySelectorAll(".stage")) one.classList.toggle("painting", on);
 });
 byId("more").addEventListener("click", () => { everyClass = true; listClasses(); });
-
-/** What the model knows, how good it is, and images to begin with. */
-function introduce() {
-  const { classes, supports, tests } = described;
-  const named = classes.slice(0, 12).join(", ") + (classes.length > 12 ? ` and ${classes.length - 12} more` : "");
-  byId("knows").replaceChildren(`${classes.length} classes: ${named}. It compares every image with `,
-    make("a", { href: "/cases", textContent: `${supports} cases` }), ".");
-  byId("quality").replaceChildren(...qualityWords(described));
-  byId("classes-words").textContent = "Each class is judged by itself: 50 % or more is a yes" +
-    (described.floor ? `, and ${percent(described.floor)} means no evidence at all (bars start there)` : "") +
-    ". Choose a class to see its reasons; tick another one to compare.";
-  byId("measure").open = !narrow;
-  if (!tests) return;
-  const number = Math.min(EXAMPLES, tests.images);
-  const places = Array.from({ length: number }, (_, i) => Math.floor(((i + 0.5) * tests.images) / number));
-  const one = tests.kind.replace(/s$/, "");
-  byId("examples").hidden = false;
-  byId("examples-words").textContent = `From the ${tests.name}.`;
-  byId("examples-list").replaceChildren(...places.map((place, i) => {
-    const button = make("button", { type: "button", "aria-label": `Example ${i + 1}, a ${one}` }, make("img", { src: `/api/v1/tests/${place}/image`, alt: "" }));
-    button.addEventListener("click", () => open(place).catch(fail));
-    return make("li", {}, button);
-  }));
-}
+byId("other").addEventListener("change", (event) => {
+  const name = described.classes.find((one) => one.toLowerCase() === event.target.value.trim().toLowerCase());
+  if (!name) return;
+  event.target.value = "";
+  choose([name], `[data-name="${CSS.escape(name)}"]`);
+});
 
 /** Look at a held-out image by its number. */
 async function open(place) {
@@ -276,7 +260,13 @@ async function open(place) {
 
 try {
   described = await model();
-  introduce();
+  introduce(described, narrow ? 3 : 6, open);
+  if (!described.supports) few = 5;
+  const { classes } = described;
+  byId("find").hidden = classes.length <= MANY;
+  byId("other").placeholder = `Another of the ${classes.length.toLocaleString("en")} classes`;
+  byId("names").replaceChildren(...(classes.length > MANY ? classes : []).map((name) => make("option", { value: name })));
+  byId("measure").open = !narrow;
   if (described.tests) startTests(described.tests, (entry) => look({ test: entry.test, truth: entry.truth }));
   const wanted = new URLSearchParams(location.search).get("test");
   if (wanted !== null && /^\d+$/.test(wanted)) await open(wanted);
