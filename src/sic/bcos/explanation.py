@@ -27,17 +27,23 @@ _trace: ContextVar[Trace | None] = ContextVar("sic_explanation_trace", default=N
 
 
 @contextmanager
+def gradients() -> Iterator[None]:
+    """Turn on gradients and full precision for this context, whatever the caller has set."""
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cuda", enabled=False),
+        torch.autocast("cpu", enabled=False),
+    ):
+        yield
+
+
+@contextmanager
 def explaining() -> Iterator[Trace]:
-    """Turn explanation mode on for this context; full precision and gradients, whatever the caller had set."""
+    """Turn on explanation mode for this context, with gradients and full precision."""
     token = _trace.set(trace := Trace())
     try:
-        with (
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            torch.autocast("cuda", enabled=False),
-            torch.autocast("cpu", enabled=False),
-            torch.compiler.set_stance("force_eager"),
-        ):
+        with gradients(), torch.compiler.set_stance("force_eager"):
             yield trace
     finally:
         _trace.reset(token)

@@ -33,17 +33,11 @@ def inside(boxes: Sequence[Box], size: tuple[int, int] | None, file: str) -> tup
     width, height = size or (float("inf"), float("inf"))
     kept, problems = [], []
     for box in boxes:
-        cut = replace(
-            box,
-            left=max(box.left, 0.0),
-            top=max(box.top, 0.0),
-            right=min(box.right, float(width)),
-            bottom=min(box.bottom, float(height)),
-        )
+        cut = box.clipped(width, height)
         where = f"The box {box.left:g}, {box.top:g}, {box.right:g}, {box.bottom:g} of {file}"
-        if not (box.left < box.right and box.top < box.bottom):
+        if box.empty:
             problems.append(f"{where} has no area and is dropped.")
-        elif not (cut.left < cut.right and cut.top < cut.bottom):
+        elif cut.empty:
             problems.append(f"{where} is outside the image ({_size(size)}) and is dropped.")
         else:
             kept.append(cut)

@@ -3,7 +3,7 @@
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +35,15 @@ class Box:
     bottom: float
     difficult: bool = False
     """Marked as hard to recognise; a difficult box does not make its class a label of the image."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.left < self.right and self.top < self.bottom)
+
+    def clipped(self, width: float, height: float) -> "Box":
+        """The part of the box inside an image of this size; it may be empty."""
+        right, bottom = min(self.right, float(width)), min(self.bottom, float(height))
+        return replace(self, left=max(self.left, 0.0), top=max(self.top, 0.0), right=right, bottom=bottom)
 
 
 @dataclass(frozen=True)

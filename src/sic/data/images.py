@@ -275,18 +275,10 @@ class Preprocessing:
         (x, to_left), (y, to_top) = (
             (new / old, (new - self.size) // 2) for new, old in zip(reduced, kept, strict=True)
         )
-
-        def inside(place: float) -> float:
-            return min(max(place, 0.0), float(self.size))
-
-        moved = replace(
-            box,
-            left=inside((box.left - left) * x - to_left),
-            top=inside((box.top - top) * y - to_top),
-            right=inside((box.right - left) * x - to_left),
-            bottom=inside((box.bottom - top) * y - to_top),
-        )
-        return moved if moved.left < moved.right and moved.top < moved.bottom else None
+        across = [(place - left) * x - to_left for place in (box.left, box.right)]
+        down = [(place - top) * y - to_top for place in (box.top, box.bottom)]
+        moved = replace(box, left=across[0], right=across[1], top=down[0], bottom=down[1]).clipped(self.size, self.size)
+        return None if moved.empty else moved
 
 
 def to_tensor(pixels: Pixels) -> "Tensor":

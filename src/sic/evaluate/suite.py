@@ -76,29 +76,17 @@ class Suite:
 
     def localisation(self) -> dict[str, Any] | str:
         classifier, view = self.model.classifier, self.model.config.preprocessing
+        samples, probabilities = self.predictions.samples, self.predictions.probabilities
         found: dict[str, Any] = {}
         for side in (2, 3):
-            game = grid_pointing_game(
-                classifier,
-                self.predictions.samples,
-                view,
-                self.predictions.probabilities,
-                side,
-                self._most("grids"),
-                self.seed,
-                self.watch,
-            )
+            most = self._most("grids")
+            game = grid_pointing_game(classifier, samples, view, probabilities, side, most, self.seed, self.watch)
             if game is not None:
                 found[f"grid_{side}x{side}"] = game
-        boxed = [row for row, sample in enumerate(self.predictions.samples) if sample.boxes]
+        boxed = [row for row, sample in enumerate(samples) if sample.boxes]
         chosen = [boxed[number] for number in spread(len(boxed), self._most("boxes"))]
-        boxes = box_pointing_game(
-            classifier,
-            [self.predictions.samples[row] for row in chosen],
-            view,
-            self.predictions.found[chosen],
-            self.watch,
-        )
+        predicted = self.predictions.found[chosen]
+        boxes = box_pointing_game(classifier, [samples[row] for row in chosen], view, predicted, self.watch)
         if boxes is not None:
             found["boxes"] = boxes
         return found or "there are no boxes, and too few classes have an image that is classified with confidence"

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
@@ -30,13 +29,11 @@ def noise(count: int, size: int, seed: int = 0) -> Tensor:
 
 def blurred_noise(count: int, size: int, seed: int = 0) -> Tensor:
     """Blobs of colour: noise filtered with a Gaussian (σ = size / 16) and rescaled to [0, 1]."""
+    from torchvision.transforms.v2.functional import gaussian_blur
+
     sigma = max(size / 16, 1)
-    reach = min(math.ceil(3 * sigma), size - 1)
-    places = torch.arange(-reach, reach + 1).float()
-    kernel = torch.exp(-((places / sigma) ** 2) / 2)
-    kernel = (kernel / kernel.sum()).expand(3, 1, 1, -1)
-    padded = F.pad(noise(count, size, seed), (reach,) * 4, mode="reflect")
-    soft = F.conv2d(F.conv2d(padded, kernel, groups=3), kernel.mT, groups=3)
+    side = 2 * min(math.ceil(3 * sigma), size - 1) + 1
+    soft = gaussian_blur(noise(count, size, seed), [side, side], [sigma, sigma])
     low, high = soft.amin((2, 3), keepdim=True), soft.amax((2, 3), keepdim=True)
     return (soft - low) / (high - low).clamp_min(1e-12)
 

@@ -4,8 +4,7 @@ No attribution promises that pixels and constant add up to the logit; the residu
 refer to the normalised input, in which zero is the mean colour.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sic.backbones import Backbone
+from sic.bcos.explanation import gradients
 from sic.errors import SicError
 from sic.methods.contract import Classifier, Contributions, as_columns, without_weights
 from sic.settings import Loss
@@ -23,18 +23,6 @@ STEPS = 50
 
 Outputs = Callable[[Tensor], Tensor]
 """Prepared images N×3×H×W, or feature maps, → N×K."""
-
-
-@contextmanager
-def gradients() -> Iterator[None]:
-    """Full precision and gradients, whatever the caller had set."""
-    with (
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast("cuda", enabled=False),
-        torch.autocast("cpu", enabled=False),
-    ):
-        yield
 
 
 def input_x_gradient(outputs: Outputs, prepared: Tensor, columns: int) -> Tensor:

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from sic.backbones import Backbone
-from sic.methods.blackbox import gradients, input_x_gradient
+from sic.bcos.explanation import gradients
+from sic.methods.blackbox import input_x_gradient
 from sic.methods.contract import Comparing, Contributions, as_columns, without_weights
 from sic.settings import Loss
 
