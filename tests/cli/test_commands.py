@@ -58,7 +58,7 @@ def test_presets_are_listed_without_data(sic: Sic) -> None:
 
 def test_the_demo_replaces_only_a_demo(sic_apart: Sic, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    assert "not an earlier demo" in sic_apart.refuse("demo", "--out", tmp_path)
+    assert "not the folder of an earlier demo" in sic_apart.refuse("demo", "--out", tmp_path)
     assert (tmp_path / "run.json").exists()
 
 

@@ -27,7 +27,7 @@ def test_one_that_fails_is_named_and_the_others_come_through(tmp_path: Path) -> 
     few = ["--classes", "2", "--train", "1", "--test", "1", "--size", "32"]
     drawn = [job(tmp_path, f"drawn {i}", "data", "birds", str(tmp_path / str(i)), *few) for i in range(2)]
     failing = job(tmp_path, "failing", "train", str(tmp_path / "nowhere"))
-    with pytest.raises(SicError, match=r"failing failed: .*nowhere.* The same command continues"):
+    with pytest.raises(SicError, match=r"failing failed: .*nowhere.* Run the same command again"):
         run_all([drawn[0], failing, drawn[1]], 2, Talker())
     assert all((tmp_path / str(i) / "classes.json").is_file() for i in range(2))
 

@@ -81,7 +81,7 @@ def test_what_people_read(supports: Command) -> None:
     assert f"- {second}" in said and "+ red/04.png" in said and "Nothing was saved." in said
     assert "now wrong: " in said
     said = supports("pin", 0)
-    assert "to take it back: sic supports" in said
+    assert "to undo it: sic supports" in said
     assert "pinned" in supports("list") and "(pinned)" in supports("show", 0)
     supports("pin", 0, "--off")
     assert "the same images as before" in supports("reselect", "green")

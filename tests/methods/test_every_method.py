@@ -189,7 +189,7 @@ def test_commands_take_models_of_other_methods(folders: Path, tmp_path: Path) ->
     assert json.loads(run("predict", model, image, "--json").stdout)["images"][0]["evidence"] == []
     assert run("predict", model, image).exit_code == 0
     for arguments, sentence in (
-        (("explain", model, image, "--attribution", "tarot"), "it knows input-x-gradient"),
+        (("explain", model, image, "--attribution", "tarot"), "choose from input-x-gradient"),
         (("verify", model, folders), "trained with --method blackbox"),
         (
             ("train", folders, "--method", "nwhead", "--temperature", 2),

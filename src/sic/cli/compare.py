@@ -1,4 +1,4 @@
-"""`sic compare`: several methods, several seeds, one table."""
+"""`sic compare`: compare methods over several seeds in one table."""
 
 import shlex
 import sys
@@ -11,7 +11,7 @@ import typer
 
 from sic.cli.console import OUT, Talker, print_json, styled
 from sic.cli.entries import Entry, finished, methods_of, seeds_of, settings_of_methods, trained, training_jobs
-from sic.cli.evaluate import Only, explain_with, open_suite
+from sic.cli.evaluate import Only, open_suite
 from sic.cli.jobs import run_all
 from sic.cli.options import (
     Device,
@@ -23,6 +23,7 @@ from sic.cli.options import (
     Nodes,
     Roi,
     Workers,
+    explain_with,
     given,
     pick_device,
     tokens,
@@ -41,28 +42,28 @@ def compare(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Finished runs: model directories, NAME=RUN to name one, RUN:ATTRIBUTION for one of its explanations, "
-            "RUN:all for all of them."
+            help="Finished runs (model directories). NAME=RUN gives one a name, RUN:ATTRIBUTION selects an attribution "
+            "method, RUN:all selects all of them."
         ),
     ] = None,
     train: Annotated[
         str | None,
         typer.Option(
             "--train",
-            help="Train these methods: sic,bcos,blackbox, or METHOD:ATTRIBUTION; METHOD:all measures all explanations.",
+            help="Methods to train, such as sic,bcos. METHOD:ATTRIBUTION selects an attribution, METHOD:all all.",
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Images to train and measure on; finished runs: their own.")] = None,
+    data: Annotated[str | None, typer.Option(help="Dataset to train and evaluate on; runs have their own.")] = None,
     layout: LayoutName = None,
     group: Group = None,
     roi: Roi = None,
     seeds: Annotated[str, typer.Option(help="Seeds to train each method with.")] = "0,1,2",
     special: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting of one method, such as sic:lr=0.001; bagnet:backbone= takes one back."),
+        typer.Option("--set", help="A setting of one method, such as sic:lr=0.001; bagnet:backbone= resets one."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where runs, results, tables and plots go.")] = Path("runs/compare"),
-    jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time; each gets a GPU while there are enough.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for runs, results, tables and plots.")] = Path("runs/compare"),
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings to run in parallel, one per GPU if possible.")] = 1,
     only: Only = None,
     limit: Limit = None,
     device: Device = None,
@@ -73,9 +74,9 @@ def compare(
     part: Annotated[bool, typer.Option("--part", hidden=True)] = False,
     **said: Any,
 ) -> None:
-    """Train methods (or take finished runs), evaluate each, and put them side by side.
+    """Train methods (or take finished runs), evaluate them, and compare them in one table.
 
-    The same command continues where it was interrupted: finished runs are not trained again, nor measured again.
+    Run the same command again after an interruption: finished runs are neither trained nor evaluated again.
     """
     run = given({"layout": layout, "group": group, "roi": roi, "devices": devices, "nodes": nodes, "workers": workers})
     said = given(said)
@@ -88,14 +89,14 @@ def compare(
             entries = finished(runs or [])
         else:
             own = settings_of_methods(special or [], methods_of(train))
-            if jobs > 1:  # what each of them trains and measures is found finished below
+            if jobs > 1:  # below, their results are found finished
                 from sic.training.choose import loader_workers
 
                 common = {"workers": loader_workers(jobs), **run, **said, "data": data, "out": out, "only": only}
                 flags_of_all = tokens(common | {"limit": limit, "device": device})
                 run_all(training_jobs(list(own), seeds_of(seeds), special or [], out, flags_of_all), jobs, talker)
             entries = trained({name: said | own[name] for name in own}, str(data), run, seeds_of(seeds), out, talker)
-        # What was trained here is measured on its own data, opened as it was for the training.
+        # Models trained here are evaluated on their own data, opened as for the training.
         results = _results(entries, None if train else data, protocols, limit, pick_device(device), out, talker)
         if part:
             return
@@ -110,13 +111,13 @@ def compare(
 
 
 def _refuse(runs: list[str] | None, train: str | None, data: str | None, settings: list[str]) -> None:
-    """Refuse a call that names neither runs nor methods to train, or too much."""
+    """Refuse a call with neither runs nor methods to train, or with both."""
     if (train is None) == (not runs):
         raise SicError(
             "Name finished runs, or methods to train: sic compare RUN RUN …, or --train sic,bcos --data DATA."
         )
     if runs and settings:
-        raise SicError(f"{', '.join(sorted(settings))}: settings of the training mean nothing for finished runs.")
+        raise SicError(f"{', '.join(sorted(settings))}: settings of the training do not apply to finished runs.")
     if train is not None and data is None:
         raise SicError("--train needs --data: a folder of images, a table of them, or birds.")
 
@@ -130,7 +131,7 @@ def _results(
     out: Path,
     talker: Talker,
 ) -> dict[str, list[dict[str, Any]]]:
-    """The evaluation of every entry, by name; read from `out/results` where the same was measured before."""
+    """The evaluation of every entry, by name; results in `out/results` are not measured again."""
     from sic.directory import read_config
     from sic.files import write_atomically
     from sic.model import load

@@ -1,7 +1,7 @@
-"""How commands talk: people read standard error, results go to standard output.
+"""Output of commands: messages for people on standard error, results on standard output.
 
-Class names, file names and messages come from outside. All of them are printed here: nothing in them is markup, and no
-control character reaches the terminal.
+Class names, file names and messages come from outside. Everything is printed here, without interpreting markup and
+without passing control characters to the terminal.
 """
 
 import json
@@ -17,11 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Characters that act on a terminal, or change the order in which it shows the others. Not tabs and line breaks."""
+"""Characters that control a terminal or reorder text, except tabs and line breaks."""
 
 
 def harmless(text: str) -> str:
-    r"""The text with its control characters spelled out.
+    r"""The text with its control characters escaped.
 
     >>> print(harmless("a\x1b[31mb"))
     a\x1b[31mb
@@ -35,7 +35,7 @@ def styled(text: str, style: str) -> Text:
 
 
 class _Console(RichConsole):
-    """Every text is shown as it is: neither markup nor emoji codes nor control characters are interpreted."""
+    """A console that interprets neither markup nor emoji codes nor control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, soft_wrap=True, **options)
@@ -49,7 +49,7 @@ ERR = _Console(stderr=True)
 
 
 class Talker(AbstractContextManager["Talker"]):
-    """Progress bars on a terminal, a line now and then elsewhere. A `sic.training.Reporter`."""
+    """Progress bars on a terminal, occasional lines elsewhere. A `sic.training.Reporter`."""
 
     def __init__(self) -> None:
         task, note = TextColumn("{task.description:<16}", markup=False), TextColumn("{task.fields[note]}", markup=False)
@@ -87,7 +87,7 @@ class Talker(AbstractContextManager["Talker"]):
             ERR.print(f"{task}: {done}/{total} {note}".rstrip())
 
     def progress(self, task: str) -> Callable[[int, int], None]:
-        """The same for functions that only count."""
+        """A `sic.data.dataset.Progress` that reports this task."""
         return lambda done, total: self.advance(task, done, total)
 
 
@@ -97,7 +97,7 @@ def print_json(content: Any) -> None:
 
 
 def _json(content: Any, indent: int | None = None) -> str:
-    """Readable JSON; control characters are escaped, which JSON itself asks of some of them only."""
+    """Readable JSON with all control characters escaped; JSON requires that for some of them only."""
     text = json.dumps(content, indent=indent, ensure_ascii=False)
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -105,7 +105,7 @@ def _json(content: Any, indent: int | None = None) -> str:
 class Results:
     """A list of results, printed while it grows: texts, or one JSON object whose last field is that list.
 
-    To be made before a `Talker` starts, which takes standard output for itself while it shows its bars.
+    Create it before a `Talker` starts, which captures standard output while it shows progress bars.
     """
 
     def __init__(self, fields: dict[str, Any], name: str, as_json: bool) -> None:

@@ -88,8 +88,8 @@ def _print(found: dict[str, Any], data: "ImageData") -> None:
     groups = f", {found['groups']} groups" if found["groups"] else ""
     OUT.print(f"{len(data.classes)} classes, {several} per image, {found['boxes']} boxes{groups}.")
     for split, by_sex in found.get("sex", {}).items():
-        said = "; ".join(f"{sex}: {', '.join(f'{n} {name}' for name, n in by.items())}" for sex, by in by_sex.items())
-        OUT.print(f"Sex in {split}: {said}.")
+        text = "; ".join(f"{sex}: {', '.join(f'{n} {name}' for name, n in by.items())}" for sex, by in by_sex.items())
+        OUT.print(f"Sex in {split}: {text}.")
     for sentence in found["problems"][:SHOWN]:
         OUT.print(f"! {sentence}", style="yellow")
     if len(found["problems"]) > SHOWN:

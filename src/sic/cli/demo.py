@@ -1,4 +1,4 @@
-"""`sic demo`: the whole way on the built-in birds, in a few minutes on a laptop."""
+"""`sic demo`: train, test and explain on the built-in birds, in a few minutes on a laptop."""
 
 import shutil
 from dataclasses import asdict
@@ -13,23 +13,23 @@ from sic.cli.options import Json
 from sic.errors import SicError
 
 MARK = "demo.json"
-"""What the demo said; also the sign that a folder is a demo's and may be replaced by the next."""
+"""The result of the demo; it also marks a folder that the next demo may replace."""
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the model directory goes; an earlier run there is replaced.")] = Path(
+    out: Annotated[Path, typer.Option(help="Model directory to write; an earlier demo there is replaced.")] = Path(
         "runs/demo"
     ),
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
     json: Json = False,
 ) -> None:
-    """Train on the built-in birds, test on poses never seen, and explain some of the answers."""
+    """Train on the built-in birds, test on unseen poses, and explain some of the predictions."""
     from sic.cli import train
 
     if out.exists() and any(out.iterdir()):
         if not (out / MARK).is_file():
-            raise SicError(f"{out} holds something that is not an earlier demo; choose another --out.")
+            raise SicError(f"{out} is not the folder of an earlier demo; choose another --out.")
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("{}")
@@ -46,7 +46,7 @@ def demo(
         f"Removing the part that contributes most lowers the score in {removal['lowered']:.0%} of the test images, by "
         f"{removal['mean_drop']:.1f} on average (a random part: {removal['random_lowered']:.0%}, by "
         f"{removal['random_mean_drop']:.1f}).\n\n"
-        f"Open {result['figures_drawn'][0]} to see why the model answered what it answered.\n"
+        f"Open {result['figures_drawn'][0]} to see why the model predicted this class.\n"
         f"The whole model on one page: sic report {result['model']}; in the browser: sic serve {result['model']}",
     )
 
@@ -59,7 +59,7 @@ def _look_at_test_images(out: Path, talker: Talker) -> dict[str, Any]:
 
     model = load(out)
     data = sic.data.open("birds")
-    talker.say("Checking explanations against what happens when parts are removed …")
+    talker.say("Checking the explanations by removing parts …")
     removal = part_removal(model.classifier, data.root, data.splits["test"], model.config.preprocessing)
     drawn = []
     step = len(data.splits["test"]) // 4

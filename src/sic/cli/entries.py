@@ -1,4 +1,4 @@
-"""The models that `sic compare` puts side by side: trained here, or finished runs."""
+"""The models in a comparison: trained by `sic compare`, or finished runs."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sic.cli.console import Talker
-from sic.cli.evaluate import explain_with
 from sic.cli.jobs import Job
+from sic.cli.options import explain_with
 from sic.errors import SicError
 from sic.settings import named
 
@@ -18,7 +18,7 @@ RUNS = "runs"
 
 @dataclass(frozen=True)
 class Entry:
-    """A trained model in the comparison, and how it is asked to explain."""
+    """A trained model in the comparison, and its attribution method."""
 
     name: str
     folder: Path
@@ -27,7 +27,7 @@ class Entry:
 
 
 EVERY = "all"
-"""METHOD:all or RUN:all: one entry for each way to explain."""
+"""METHOD:all or RUN:all: one entry for each attribution method."""
 
 
 def methods_of(text: str) -> list[str]:
@@ -50,14 +50,14 @@ def seeds_of(text: str) -> list[int]:
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:
-        raise SicError(f"--seeds must be whole numbers with commas between them, not {text!r}.") from None
+        raise SicError(f"--seeds must be whole numbers separated by commas, not {text!r}.") from None
     if len(set(found)) < len(found):
         raise SicError(f"--seeds {text} names a seed twice.")
     return found
 
 
 def settings_of_methods(special: list[str], methods: list[str]) -> dict[str, dict[str, Any]]:
-    """Of each method (METHOD or METHOD:ATTRIBUTION): the settings that `--set` gives to it alone."""
+    """The settings in `--set` of each method (METHOD or METHOD:ATTRIBUTION)."""
     result: dict[str, dict[str, Any]] = {name: {} for name in methods}
     for text in special:
         method, colon, rest = text.partition(":")
@@ -87,7 +87,7 @@ def training_jobs(names: list[str], seeds: list[int], special: list[str], out: P
 
 
 def _value(text: str) -> Any:
-    """A number, true or false, else the text itself; None for nothing."""
+    """A number, true or false, else the text itself; None for an empty text."""
     try:
         return loads(text) if text else None
     except ValueError:
@@ -97,10 +97,12 @@ def _value(text: str) -> Any:
 def trained(
     methods: dict[str, dict[str, Any]], data: str, run: dict[str, Any], seeds: list[int], out: Path, talker: Talker
 ) -> list[Entry]:
-    """Train what is not finished, with the settings of each method, in `out/runs/METHOD-seedN`. `run`: how to open the
-    data and where to train, for all of them."""
+    """Train the methods that are not finished, with the settings of each, in `out/runs/METHOD-seedN`.
+
+    `run`: options for opening the data and for the devices, the same for all methods.
+    """
     entries = []
-    for seed in seeds:  # seed by seed: after each of them there is something to compare
+    for seed in seeds:  # seed by seed, so that methods can be compared after each of them
         for name, said in methods.items():
             method, _, attribution = name.partition(":")
             folder = out / RUNS / f"{method}-seed{seed}"
@@ -108,14 +110,14 @@ def trained(
             if attribution:
                 from sic.model import load
 
-                explain_with(load(folder), attribution)  # refused now, not after all others are trained
+                explain_with(load(folder), attribution)  # fails before the others are trained
             entries.append(Entry(name, folder, seed, attribution or None))
     order = list(methods)
     return sorted(entries, key=lambda entry: (order.index(entry.name), seeds.index(entry.seed)))
 
 
 def _is_trained(folder: Path) -> bool:
-    """Whether there is a model in it that has been measured, which is the last thing that a fit does."""
+    """Whether the folder holds a model with figures, which a fit measures last."""
     from sic.directory import CONFIG, read_config
 
     return (folder / CONFIG).is_file() and bool(read_config(folder)[0].figures)
@@ -135,7 +137,7 @@ def _train(
     if resume and _is_trained(folder):
         from sic.training import recorded_settings
 
-        recorded_settings(folder, said | {"seed": seed})  # or the sentence that says what differs
+        recorded_settings(folder, said | {"seed": seed})  # raises an error if one differs
         talker.say(f"{folder} is finished.")
         return
     talker.say(f"{'Continuing' if resume else 'Training'} {method}, seed {seed} → {folder}")
@@ -143,7 +145,7 @@ def _train(
 
 
 def finished(runs: list[str]) -> list[Entry]:
-    """Entries of finished runs, named by their method, and by their backbone too where there are several."""
+    """Entries of finished runs, named by their method and, if there are several, their backbone."""
     from sic.directory import read_config
     from sic.methods import method
 

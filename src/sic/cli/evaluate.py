@@ -17,6 +17,7 @@ from sic.cli.options import (
     Limit,
     ModelFolder,
     Seed,
+    explain_with,
     held_out_predictions,
     image_files,
     labelled_images,
@@ -80,14 +81,6 @@ def evaluate(
     show(result)
     if out is not None:
         OUT.print(f"Written: {out / EVALUATION}, {', '.join(path.name for path in drawn)}.")
-
-
-def explain_with(model: "Model", attribution: str | None) -> None:
-    if attribution is not None:
-        change = getattr(model.classifier, "explain_with", None)
-        if change is None:
-            raise SicError(f"--attribution {attribution} is not available for {model.config.method}.")
-        change(attribution)
 
 
 def open_suite(

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sic.cli.console import Results, Talker
-from sic.cli.options import Attribution, Device, Images, Json, ModelFolder, as_trained, image_files, pick_device
+from sic.cli.options import (
+    Attribution,
+    Device,
+    Images,
+    Json,
+    ModelFolder,
+    as_trained,
+    explain_with,
+    image_files,
+    pick_device,
+)
 from sic.errors import SicError
 
 if TYPE_CHECKING:
@@ -24,13 +34,13 @@ def explain(
     ),
     classes: Annotated[
         list[str] | None,
-        typer.Option("--class", help="Explain this class, not the predicted one; can be repeated."),
+        typer.Option("--class", help="Explain this class instead of the predicted one; can be repeated."),
     ] = None,
     versus: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="Explain why the predicted class and not this one.")
+        str | None, typer.Option(metavar="CLASS", help="Explain why the model prefers the predicted class to this one.")
     ] = None,
     matches: Annotated[
-        bool, typer.Option("--matches/--no-matches", help="Show which regions of the image and of the cases match.")
+        bool, typer.Option("--matches/--no-matches", help="Show which regions of the image match regions of the cases.")
     ] = True,
     attribution: Attribution = None,
     device: Device = None,
@@ -43,8 +53,7 @@ def explain(
     from sic.run import Run
 
     loaded = load(model, pick_device(device))
-    if attribution is not None:
-        loaded.classifier.explain_with(attribution)
+    explain_with(loaded, attribution)
     files = image_files(images)
     folder = _prepare(out, files)
     results = Results({"model": str(model)}, "images", json)
@@ -84,7 +93,7 @@ def explain(
 
 
 def _prepare(out: Path, files: list[Path]) -> bool:
-    """Make room for the figures; returns whether `out` is a folder for several of them."""
+    """Create the folder of the figures; returns whether `out` is a folder for several of them."""
     folder = len(files) > 1
     if not folder and out.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise SicError(f"--out {out} must end in .png, .pdf or .svg.")

@@ -1,4 +1,4 @@
-"""`sic export`: the model as a file for other programs."""
+"""`sic export`: export a model to a file for other programs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +13,11 @@ def export(
     model: ModelFolder,
     to: Annotated[Path, typer.Option(help="The file to write: .onnx (ONNX) or .pt2 (torch.export).")],
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also what every pixel contributes to the best class's score.")
+        bool, typer.Option("--explain", help="Also output the contribution of each pixel to the best score.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write the model as one file that answers without sic, checked against the model."""
+    """Export a model to one file that runs without sic, and compare its outputs with those of the model."""
     from sic.export import export as write
     from sic.model import load
 
@@ -28,4 +28,4 @@ def export(
         size = done.file.stat().st_size
         print_json({"file": str(to), "bytes": size, "outputs": done.outputs, "difference": done.difference})
         return
-    OUT.print(f"{to}: images → {', '.join(done.outputs)}; as the model itself to within {done.difference:.1e}.")
+    OUT.print(f"{to}: images → {', '.join(done.outputs)}; equal to the model up to {done.difference:.1e}.")

@@ -1,4 +1,4 @@
-"""Processes of `sic`: several commands at a time, each with a log; or one training in a process per device."""
+"""Run several commands in parallel, each with a log, or one training with a process per device."""
 
 import logging
 import os
@@ -18,26 +18,26 @@ from sic.errors import SicError
 from sic.machines import Machines, cores
 
 LOOK = 0.5
-"""Seconds between two looks at what runs."""
+"""Seconds between two looks at the running processes."""
 PROGRAM = (sys.executable, "-m", "sic")
 PATIENCE = 20.0
-"""Seconds that a process has to clean up when it is told to end."""
+"""Seconds that a process gets to clean up before it is killed."""
 RUN_ID = "sic"
-"""By which a process knows that we started it."""
+"""The id that tells a process that `launch` started it."""
 FAILED = 75
-"""Exit code of a process that leaves it to another to say why."""
+"""Exit code of a process whose error another process reports."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A command. Its log is locked while it runs: of several processes that share the work, one runs it."""
+    """A command. Its log is locked while it runs, so that only one of several processes runs it."""
 
     name: str
     command: Callable[[], Sequence[str]]
-    """The arguments of `sic`, asked for when it starts."""
+    """Returns the arguments of `sic` when the job starts."""
     log: Path
     finished: Callable[[], bool] = lambda: False
-    """Whether there is nothing to do, because another process has done it meanwhile."""
+    """Whether another process has finished it meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Ended:
 
     job: Job
     reason: str | None
-    """Why it failed; None: it did not."""
+    """Why it failed; None if it did not."""
     seconds: float
 
 
@@ -57,7 +57,7 @@ class _Running:
     process: "subprocess.Popen[bytes]"
     log: IO[bytes]
     start: int
-    """Where in the log this process began."""
+    """The position in the log at which this process began."""
     began: float = field(default_factory=time.monotonic)
 
     def said(self) -> str:
@@ -67,7 +67,7 @@ class _Running:
 
 
 def leave_when_told() -> None:
-    """Handle SIGTERM like Ctrl-C: processes that this one has started end with it."""
+    """Handle SIGTERM like Ctrl-C, so that child processes end, too."""
     signal.signal(signal.SIGTERM, _leave)
 
 
@@ -78,10 +78,10 @@ def _leave(signal_number: int, frame: FrameType | None) -> None:
 def run_jobs(
     jobs: Sequence[Job], at_once: int, talker: Talker, watch: Callable[[Job, str], str | None] = lambda job, said: None
 ) -> Iterator[Ended]:
-    """Run jobs, `at_once` at a time, and yield each when it has ended; wait for those that other processes run.
+    """Run jobs, `at_once` at a time, and yield each when it has ended; wait for jobs that other processes run.
 
-    `watch(job, said)` sees a job's output now and then; the sentence that it returns ends the job as failed. Closing
-    the generator, and whatever ends this process but SIGKILL, ends the jobs that run.
+    `watch(job, output)` is called from time to time; a sentence that it returns ends the job as failed. Closing the
+    generator ends the running jobs, and so does every end of this process except SIGKILL.
     """
     leave_when_told()
     waiting, running = list(jobs), list[_Running]()
@@ -102,7 +102,7 @@ def run_jobs(
                 running.append(started)
                 talker.say(f"{job.name} … (log: {job.log})")
             if elsewhere and not running and not told:
-                talker.say(f"Waiting for {elsewhere} that another process runs.")
+                talker.say(f"Waiting for {elsewhere} jobs of another process.")
                 told = True
             if waiting or running:
                 time.sleep(LOOK)
@@ -119,7 +119,7 @@ def run_jobs(
 
 
 def run_all(jobs: Sequence[Job], at_once: int, talker: Talker) -> None:
-    """Run all of them; one that fails is named when the others have ended."""
+    """Run all jobs; raise an error for those that failed when all have ended."""
     failed = []
     for ended in run_jobs(jobs, at_once, talker):
         if ended.reason is not None:
@@ -128,13 +128,13 @@ def run_all(jobs: Sequence[Job], at_once: int, talker: Talker) -> None:
     if failed:
         others = len(failed) - 1
         more = f" So did {others} other{'s' if others > 1 else ''}." if others else ""
-        raise SicError(f"{failed[0]}{more} The same command continues where this one ended.")
+        raise SicError(f"{failed[0]}{more} Run the same command again to continue.")
 
 
 def locked(log: Path) -> IO[bytes] | None:
     """The log, open to append and locked; None if another process has locked it.
 
-    Processes that inherit it hold the lock, too: a job that outlives its starter is not started a second time.
+    Processes that inherit the file hold the lock, too, so a job that outlives its parent is not started again.
     """
     from filelock import lock_descriptor
 
@@ -164,7 +164,7 @@ def _start(job: Job, slot: int, at_once: int) -> _Running | None:
 def _look(one: _Running, watch: Callable[[Job, str], str | None]) -> Ended | None:
     """None while it runs."""
     code = one.process.poll()
-    said = one.said()  # after that: its last words are there
+    said = one.said()  # after `poll`, so that the output is complete
     reason = watch(one.job, said)
     if code is None and reason is None:
         return None
@@ -177,8 +177,8 @@ def _look(one: _Running, watch: Callable[[Job, str], str | None]) -> Ended | Non
 
 
 def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """As Ctrl-C would, so that they can clean up; all of them may be continued."""
-    # A script's `… &` ignores Ctrl-C, and so does all that it starts.
+    """Interrupt processes as Ctrl-C does, so that they can clean up and be continued."""
+    # Background processes of a script (`… &`) and their children ignore SIGINT.
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     for process in processes:
         process.send_signal(signal.SIGTERM if ignored else signal.SIGINT)
@@ -192,7 +192,7 @@ def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 
 def _reason(said: str, code: int | None) -> str:
-    """The last sentence of a process that failed."""
+    """The last error message of a process that failed."""
     if code is not None and code < 0:
         return f"Its process was killed (signal {-code}); if it ran out of memory, run fewer at a time."
     sentences = [line.removeprefix("sic: ") for line in said.splitlines() if line.startswith("sic: ")]
@@ -200,7 +200,7 @@ def _reason(said: str, code: int | None) -> str:
 
 
 def environment_of(slot: int, at_once: int) -> dict[str, str]:
-    """Of the process in one of `at_once` slots: a GPU of its own while there are enough, else its share of cores."""
+    """The environment of the process in a slot: one of the GPUs, or without any its share of the cores."""
     import torch
 
     content = dict(os.environ)
@@ -220,7 +220,7 @@ def started() -> bool:
 
 
 def machines_of(devices: int | None, nodes: int | None) -> Machines:
-    """As many as were said, or else as torchrun says."""
+    """The given numbers of devices and nodes; by default those of torchrun."""
     return Machines(
         devices or int(os.environ.get("LOCAL_WORLD_SIZE", 1)), nodes or int(os.environ.get("GROUP_WORLD_SIZE", 1))
     )
@@ -228,7 +228,7 @@ def machines_of(devices: int | None, nodes: int | None) -> Machines:
 
 @contextmanager
 def one_voice(machines: Machines) -> Iterator[None]:
-    """What goes wrong for all processes alike is said once: by the first of them, or by `launch`."""
+    """Report an error of all processes once, by the first of them or by `launch`."""
     try:
         yield
     except (SicError, KeyboardInterrupt) as error:
@@ -238,13 +238,13 @@ def one_voice(machines: Machines) -> Iterator[None]:
         if launched and isinstance(error, LostProcess | KeyboardInterrupt):
             raise SystemExit(FAILED) from None
         if not machines.first:
-            time.sleep(5)  # so that nobody ends the first one before it has spoken
+            time.sleep(5)  # the launcher must not end the first process before it has reported the error
             raise SystemExit(FAILED) from None
         raise
 
 
 def launch(machines: Machines, arguments: Sequence[str]) -> int:
-    """Run `sic` with these arguments once per device; the exit code when all have ended."""
+    """Run `sic` with these arguments once per device; returns the exit code."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -264,7 +264,7 @@ def launch(machines: Machines, arguments: Sequence[str]) -> int:
     except ChildFailedError as error:
         first = error.failures.get(0)
         if first is not None and first.exitcode > 0 and first.exitcode != FAILED:
-            return first.exitcode  # it has said why
+            return first.exitcode  # it has reported the error
         from sic.training.trainer import LostProcess
 
         raise LostProcess from None

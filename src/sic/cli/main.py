@@ -1,4 +1,4 @@
-"""`sic`: the commands, and what happens to errors."""
+"""`sic`: the commands, and the handling of errors."""
 
 import errno
 import io
@@ -61,20 +61,20 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say the version."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
     pass
 
 
 def main() -> None:
     """Run a command; an error is one sentence on standard error and a non-zero exit code."""
-    # Before torch is loaded. Its threads otherwise spin while they wait for each other, and as soon as anything else
-    # runs on the same cores (our own loader does), training is several times slower.
+    # Must be set before torch is loaded. Its threads otherwise spin while they wait for each other, which makes
+    # training several times slower as soon as anything else, such as the data loader, uses the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a letter shows a question mark
-    if not started():  # whoever started several of us ends them in its own way
+            stream.reconfigure(errors="replace")  # letters that the terminal lacks become question marks
+    if not started():  # a launcher of several processes ends them in its own way
         leave_when_told()
     try:
         app()
@@ -83,7 +83,7 @@ def main() -> None:
     except SystemExit as end:
         if end.code == INTERRUPTED:
             _fail(
-                "Interrupted; what is finished is kept. The same command continues a search, with --resume a training.",
+                "Interrupted; finished work is kept. Run the same command again to continue (training: with --resume).",
                 INTERRUPTED,
             )
         raise

@@ -1,4 +1,4 @@
-"""What several commands share: options, those made from the table of settings, and the images that users name."""
+"""Shared by several commands: options, also those generated from the settings, and the images that users name."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ Labelled = Annotated[str | None, typer.Argument(help="Labelled images; default: 
 Images = Annotated[list[Path], typer.Argument(help="Image files or folders.")]
 
 LayoutName = Annotated[
-    str | None, typer.Option("--layout", help="The layout of PATH, if it is not recognised correctly.")
+    str | None, typer.Option("--layout", help="Layout of the dataset, if it is not recognised correctly.")
 ]
 Group = Annotated[
     str | None,
@@ -38,8 +38,8 @@ Roi = Annotated[
     ),
 ]
 Devices = Annotated[int | None, typer.Option(min=1, help="GPUs (or processes) of this machine to train on.")]
-Nodes = Annotated[int | None, typer.Option(min=1, help="Machines, each with one process started per device.")]
-Workers = Annotated[int | None, typer.Option(min=0, help="Loader processes (no effect on the result).")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Number of machines; start one process per device on each.")]
+Workers = Annotated[int | None, typer.Option(min=0, help="Data loader processes (no effect on the result).")]
 Limit = Annotated[int | None, typer.Option(min=1, help="The most images to use in each protocol.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU if available.")]
 Attribution = Annotated[
@@ -52,9 +52,9 @@ Command = Callable[..., None]
 
 
 def with_settings(*without: str, several: bool = False) -> Callable[[Command], Command]:
-    """Give a command an option for each setting except `without`; they arrive in its keyword arguments, by setting.
+    """Add an option for each setting except `without` to a command, which gets them as keyword arguments.
 
-    `several`: settings that can be searched take several values, as text.
+    `several`: settings that can be searched accept several values, as text.
     """
 
     def extend(command: Command) -> Command:
@@ -75,10 +75,10 @@ def _parameter(option: Option, several: bool) -> inspect.Parameter:
     flags = option.flags
     if several and option.search:
         kind = str
-        shown["help"] += " Several values: with commas."
+        shown["help"] += " Accepts several values, separated by commas."
     elif kind is bool:
         flags = (f"{option.flag}/--no-{option.flag[2:]}", *flags[1:])
-    elif kind is int:  # of a number that is not whole, `Option.check` says the range: typer takes NaN for too small
+    elif kind is int:  # `Option.check` checks the range of floats, because typer rejects NaN as too small
         shown |= {"min": option.low, "max": option.high}
     if option.name == "preset":
         shown |= {"callback": _list_presets, "is_eager": True}
@@ -87,12 +87,12 @@ def _parameter(option: Option, several: bool) -> inspect.Parameter:
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that the user gave."""
+    """The options that the user gave."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def tokens(options: Mapping[str, Any]) -> list[str]:
-    """Options as on a command line; None is left out.
+    """Options in the form of a command line; None is left out.
 
     >>> tokens({"lr": 0.1, "supports_per_class": 2, "relu": False, "layout": None, "roi": True})
     ['--lr', '0.1', '--supports', '2', '--no-relu', '--roi']
@@ -120,8 +120,14 @@ def pick_device(wanted: str | None) -> str:
     return wanted
 
 
+def explain_with(model: "Model", attribution: str | None) -> None:
+    """Use the attribution method that the user names."""
+    if attribution is not None:
+        model.classifier.explain_with(attribution)
+
+
 def _list_presets(name: str | None) -> str | None:
-    """`--preset list` answers without data."""
+    """Print the presets for `--preset list`, which needs no data."""
     if name != "list":
         return name
     from rich.table import Table
@@ -139,7 +145,7 @@ def _list_presets(name: str | None) -> str | None:
 
 
 def image_files(given: Sequence[Path]) -> list[Path]:
-    """Files as given; folders stand for all images below them, in order."""
+    """The given files, and all images below the given folders in sorted order."""
     from sic.data.images import SUFFIXES
 
     found: list[Path] = []
@@ -157,14 +163,14 @@ def image_files(given: Sequence[Path]) -> list[Path]:
 
 
 def as_trained(files: list[Path], run: "Run", talker: Talker) -> list[Path]:
-    """The files; for a model of images that were cut to their boxes, the cut ones of those that are in its data."""
+    """The files; for a model trained with `--roi`, the crops of those that are in its dataset."""
     cut = run.cut(files)
     unknown = [file for file, own in zip(files, cut, strict=True) if own is None]
     if unknown:
         talker.warn(
-            f"{run.folder} was trained on images cut to their boxes, and there is no box for {unknown[0]}"
+            f"{run.folder} was trained on images cropped to their boxes, and there is no box for {unknown[0]}"
             + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else "")
-            + ": cut such images yourself, or expect worse answers."
+            + ": crop such images yourself, or expect worse predictions."
         )
     return [own or file for file, own in zip(files, cut, strict=True)]
 
@@ -178,7 +184,7 @@ def labelled_images(run: "Run", data: str | None, talker: Talker) -> "ImageData"
 def held_out_predictions(
     model: "Model", run: "Run", opened: "ImageData", limit: int | None, talker: Talker, *, own: bool = False
 ) -> "Predictions":
-    """The predictions for the images of some data that are fairest to judge the model by, at most `limit`.
+    """The predictions for held-out images of a dataset, at most `limit`.
 
     `own`: as in `Predictor.embed_samples`.
     """

@@ -13,7 +13,7 @@ def predict(
     model: ModelFolder,
     images: Images,
     promise: Annotated[
-        bool, typer.Option("--promise", help="Refuse to answer where the model's promise about mistakes does not hold.")
+        bool, typer.Option("--promise", help="Answer only where the model's promise about its mistakes holds.")
     ] = False,
     json: Json = False,
 ) -> None:

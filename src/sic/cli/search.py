@@ -24,14 +24,14 @@ def search(
     layout: LayoutName = None,
     group: Group = None,
     roi: Roi = None,
-    out: Annotated[Path, typer.Option(help="Where the trials and the result go.")] = Path("runs/search"),
-    workers: Annotated[int, typer.Option(min=1, help="Trials at a time; each gets a GPU while there are enough.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for the trials and the results.")] = Path("runs/search"),
+    workers: Annotated[int, typer.Option(min=1, help="Trials to run in parallel, one per GPU if possible.")] = 1,
     json: Json = False,
     **said: Any,
 ) -> None:
     """Train at every point of a grid of settings; by default the paper's grid of learning rates and temperatures.
 
-    The same command continues a search that was interrupted; new values add to it.
+    Run the same command again to continue an interrupted search; new values extend the grid.
     """
     wanted = {name: _values(name, text) for name, text in given(said).items() if table()[name].search}
     common = given({"layout": layout, "group": group, "roi": roi}) | {
@@ -51,12 +51,12 @@ def search(
 
 
 def _values(name: str, text: str) -> tuple[Any, ...]:
-    """The values of a setting, six digits each: they name folders."""
+    """The values of a setting, rounded to six digits, because they name folders."""
     option = table()[name]
     try:
         values = tuple(option.type(f"{option.type(part):g}") for part in text.split(","))
     except ValueError:
-        raise SicError(f"{option.flag} must be numbers with commas between them, not {text!r}.") from None
+        raise SicError(f"{option.flag} must be numbers separated by commas, not {text!r}.") from None
     for value in values:
         option.check(value)
     return tuple(dict.fromkeys(values))
@@ -65,7 +65,7 @@ def _values(name: str, text: str) -> tuple[Any, ...]:
 def _begin(
     data: str, out: Path, common: dict[str, Any], wanted: "Axes", talker: Talker
 ) -> "tuple[Search, dict[str, Any]]":
-    """A search with its points, and the options of all its trials. Nothing is written before everything is checked."""
+    """A search with its points, and the options of all its trials. Checks everything before it writes anything."""
     from sic.data import open as open_data
     from sic.data.dataset import require_outside
     from sic.methods import method
@@ -96,13 +96,13 @@ def _begin(
 
 
 def _tried(found: "Search") -> "Axes":
-    """The values that a search has already."""
+    """The values that a search already has."""
     names = dict.fromkeys(name for point in found.points for name in point)
     return {name: tuple(dict.fromkeys(p[name] for p in found.points if name in p)) for name in names}
 
 
 def _is_running(log: Path) -> bool:
-    """Whether a process has locked this log."""
+    """Whether a process has locked the log."""
     if not log.is_file():
         return False
     file = locked(log)
@@ -112,7 +112,7 @@ def _is_running(log: Path) -> bool:
 
 
 def _agreed(common: dict[str, Any], before: dict[str, Any], out: Path) -> dict[str, Any]:
-    """The options that a search was started with; others are refused."""
+    """The options that a search was started with; refuse others."""
     for name, value in common.items():
         if before.get(name) != value:
             said = flag(name) if name in table() else f"--{name}"
@@ -152,7 +152,7 @@ def _run(found: "Search", data: str, common: dict[str, Any], workers: int, talke
 
 
 def _advance(name: str, found: "Search", point: "Point", talker: Talker) -> None:
-    """Report how far a trial is."""
+    """Report the progress of a trial."""
     from sic.training.history import HISTORY, read_history
 
     rows = read_history(found.folder(point) / HISTORY)
@@ -162,13 +162,13 @@ def _advance(name: str, found: "Search", point: "Point", talker: Talker) -> None
 
 
 def _note(ended: Ended, found: "Search", point: "Point", talker: Talker) -> None:
-    """Record and report how a trial has ended."""
+    """Record and report the end of a trial."""
     from sic.directory import RUN
     from sic.training.search import score_of
 
     if ended.reason is None:
         talker.say(f"{ended.job.name}: validation {score_of(found.folder(point)):.1%}")
-    elif not (found.folder(point) / RUN).is_file():  # not because of its point: the others would end in the same way
+    elif not (found.folder(point) / RUN).is_file():  # not because of its settings: all others would fail, too
         raise SicError(f"No trial can start: {ended.reason}")
     else:
         talker.warn(f"{ended.job.name} failed: {ended.reason}")
@@ -176,7 +176,7 @@ def _note(ended: Ended, found: "Search", point: "Point", talker: Talker) -> None
 
 
 def _result(found: "Search", data: str, common: dict[str, Any]) -> dict[str, Any]:
-    """Write the table and the picture; what `--json` prints."""
+    """Write the table and the plot; returns the output of `--json`."""
     from sic.data.labels import MAIN_SCORE, SCORE_NAMES
     from sic.training.search import best, draw
 
@@ -205,7 +205,7 @@ def _result(found: "Search", data: str, common: dict[str, Any]) -> dict[str, Any
 
 
 def _print(result: dict[str, Any]) -> None:
-    """The same for people."""
+    """Print the result for people."""
     from sic.data.labels import SCORE_NAMES
 
     varied = [name for name in dict.fromkeys(key for row in result["trials"] for key in row) if name in table()]

@@ -1,4 +1,4 @@
-"""`sic supports`: the clinic for a model's cases."""
+"""`sic supports`: inspect and edit the supports of a model."""
 
 import math
 import time
@@ -17,29 +17,31 @@ if TYPE_CHECKING:
     from sic.clinic import Clinic, Edit, Outcome
 
 app = typer.Typer(
-    help="Look at the training images that a model reasons with, and change them without training again.",
+    help="Inspect and change the training images that a model reasons with, without training again.",
     no_args_is_help=True,
 )
 
 STARTED = "sic.started"
-"""When the command was started, in its context. A number is one of the list as it was then."""
+"""The key of the start time in the context. Numbers of supports refer to the list at that time."""
 SHOWN = 12
-"""Images that people are shown; --json has all of them."""
+"""The most images that are printed; --json lists all of them."""
 
 Data = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="Where the training images are, if they were moved.")
 ]
-Which = Annotated[str, typer.Argument(metavar="SUPPORT", help="Its name (see list), its image's id, or its number.")]
-Preview = Annotated[bool, typer.Option("--preview", help="Only say what would happen.")]
-ImageId = Annotated[str, typer.Argument(metavar="IMAGE", help="A training image: its id, as in list, or its path.")]
-Force = Annotated[bool, typer.Option("--force", help="Even if the image shows another class.")]
+Which = Annotated[
+    str, typer.Argument(metavar="SUPPORT", help="Its name (see list), the id of its image, or its number.")
+]
+Preview = Annotated[bool, typer.Option("--preview", help="Show the effect without saving it.")]
+ImageId = Annotated[str, typer.Argument(metavar="IMAGE", help="A training image: its id or its path.")]
+Force = Annotated[bool, typer.Option("--force", help="Use the image even if it shows another class.")]
 
 
 @app.callback()
 def supports(
     context: typer.Context, model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model directory.")]
 ) -> None:
-    """Look at the training images that a model reasons with, and change them without training again."""
+    """Inspect and change the training images that a model reasons with, without training again."""
     context.obj = model
     context.meta[STARTED] = time.time_ns()
 
@@ -56,7 +58,7 @@ def _open(context: typer.Context, data: str | None) -> "Clinic":
 
 @app.command("list")
 def list_supports(context: typer.Context, data: Data = None, json: Json = False) -> None:
-    """All supports: what they stand for, what they add to validation images of their class, how often they lead."""
+    """List all supports with their mean evidence for validation images of their class."""
     found = _open(context, data).list()
     if json:
         print_json({"model": str(context.obj), "supports": [asdict(info) for info in found]})
@@ -79,7 +81,7 @@ def list_supports(context: typer.Context, data: Data = None, json: Json = False)
 
 @app.command("show")
 def show(context: typer.Context, support: Which, data: Data = None, json: Json = False) -> None:
-    """One support: the images that rely on it, and the training images that could take its place."""
+    """Show one support: the images that rely on it, and training images that could replace it."""
     from sic.supports import find_support
 
     clinic = _open(context, data)
@@ -119,7 +121,7 @@ def _plain(entry: dict[str, Any]) -> dict[str, Any]:
 def drop(
     context: typer.Context, support: Which, preview: Preview = False, data: Data = None, json: Json = False
 ) -> None:
-    """Do without a support."""
+    """Remove a support."""
     from sic.clinic import Edit
 
     _edit(context, Edit.drop(support), preview, data, json)
@@ -128,14 +130,14 @@ def drop(
 @app.command("add")
 def add(
     context: typer.Context,
-    label: Annotated[str, typer.Argument(metavar="CLASS", help="The class that it is to stand for.")],
+    label: Annotated[str, typer.Argument(metavar="CLASS", help="The class to add it to.")],
     image: ImageId,
     force: Force = False,
     preview: Preview = False,
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Let one more training image stand for a class."""
+    """Add a training image to the supports of a class."""
     from sic.clinic import Edit
 
     _edit(context, Edit.add(label, image, force), preview, data, json)
@@ -151,7 +153,7 @@ def replace(
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Put another training image in a support's place."""
+    """Replace a support by another training image."""
     from sic.clinic import Edit
 
     _edit(context, Edit.replace(support, image, force), preview, data, json)
@@ -161,11 +163,11 @@ def replace(
 def pin(
     context: typer.Context,
     support: Which,
-    off: Annotated[bool, typer.Option("--off", help="No longer.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Undo the pin.")] = False,
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Keep a support, whatever reselect finds."""
+    """Keep a support when its class is selected again."""
     from sic.clinic import Edit
 
     _edit(context, Edit.unpin(support) if off else Edit.pin(support), False, data, json)
@@ -175,13 +177,13 @@ def pin(
 def reselect(
     context: typer.Context,
     label: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")],
-    supports: Annotated[int | None, typer.Option("--supports", min=1, help="How many; default: as before.")] = None,
-    varied: Annotated[bool, typer.Option("--varied", help="Choose supports that differ more from each other.")] = False,
+    supports: Annotated[int | None, typer.Option("--supports", min=1, help="Their number; default: as before.")] = None,
+    varied: Annotated[bool, typer.Option("--varied", help="Select supports that differ more from each other.")] = False,
     preview: Preview = False,
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Choose a class's supports anew, as training does: pinned ones stay, what you took out is not chosen again."""
+    """Select the supports of a class again, as training does; keep pinned ones, leave out those that you removed."""
     from sic.clinic import Edit
 
     _edit(context, Edit.reselect(label, supports, varied), preview, data, json)
@@ -190,18 +192,18 @@ def reselect(
 @app.command("undo")
 def undo(
     context: typer.Context,
-    steps: Annotated[int, typer.Argument(min=1, help="How many edits to take back.")] = 1,
+    steps: Annotated[int, typer.Argument(min=1, help="Number of edits to undo.")] = 1,
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Take back the last edits."""
+    """Undo the last edits."""
     clinic = _open(context, data)
     _tell(clinic, clinic.undo(steps), "undo", False, json)
 
 
 @app.command("history")
 def history(context: typer.Context, json: Json = False) -> None:
-    """All edits of this model, and what they did."""
+    """List all edits of this model and their effects."""
     from sic.clinic.edits import recorded
     from sic.directory import read_config
 
@@ -230,11 +232,11 @@ def history(context: typer.Context, json: Json = False) -> None:
 @app.command("check")
 def check(
     context: typer.Context,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out what takes a look at pixels.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip the checks that look at pixels.")] = False,
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Say what is wrong with the supports, and which command acts on it."""
+    """List problems of the supports, each with a command to solve it."""
     clinic = _open(context, data)
     with Talker() as talker:
         findings = clinic.diagnose(pixels=not quick, progress=talker.progress("explaining"))
@@ -292,7 +294,7 @@ def _tell(clinic: "Clinic", outcome: "Outcome", action: str, preview: bool, json
     if preview:
         OUT.print("Nothing was saved.")
     elif outcome.labels and action != "undo":
-        OUT.print(f"Saved; to take it back: sic supports {clinic.folder} undo")
+        OUT.print(f"Saved; to undo it: sic supports {clinic.folder} undo")
 
 
 def _names(names: list[str]) -> str:

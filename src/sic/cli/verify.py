@@ -1,4 +1,4 @@
-"""`sic verify`: are the files those that were saved, and do explanations show what the model computes?"""
+"""`sic verify`: check that the files are unchanged and that explanations show what the model computes."""
 
 import random
 from collections.abc import Iterator
@@ -19,22 +19,20 @@ if TYPE_CHECKING:
 def verify(
     model: ModelFolder,
     data: Annotated[str | None, typer.Argument(help="Images to measure on; default: the model's own data.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Look at no more images than this, drawn at random.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The most images to use, drawn at random.")] = None,
     compiled: Annotated[
-        bool, typer.Option("--compiled/--no-compiled", help="Include a compiled model (takes a minute).")
+        bool, typer.Option("--compiled/--no-compiled", help="Also check a compiled model (takes a minute).")
     ] = True,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the random pixels.")] = 0,
-    files_only: Annotated[bool, typer.Option("--files", help="Compare the files with their checksums only.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
+    files_only: Annotated[bool, typer.Option("--files", help="Only compare the files with their checksums.")] = False,
     key: Annotated[
         Path | None,
-        typer.Option("--key", metavar="FILE", help="The files must be signed with the secret in this file."),
+        typer.Option("--key", metavar="FILE", help="Require a signature made with the secret in this file."),
     ] = None,
-    sign: Annotated[
-        bool, typer.Option("--sign", help="Sign the files with --key, if they are as they were saved.")
-    ] = False,
+    sign: Annotated[bool, typer.Option("--sign", help="Sign the files with --key if they are unchanged.")] = False,
     json: Json = False,
 ) -> None:
-    """Check that the files are those that were saved and that explanations show what the model computes.
+    """Check that the files are unchanged and that explanations show what the model computes.
 
     The exit code is not 0 if a file was changed or a check fails.
     """
@@ -44,7 +42,7 @@ def verify(
             print_json({"model": str(model), "files": checked, "signed": key is not None})
         else:
             signed = f", signed with {key}" if key is not None else ""
-            OUT.print(f"The {checked} files of {model} are those that were saved{signed}.")
+            OUT.print(f"The {checked} files of {model} are unchanged{signed}.")
         return
     from sic.evaluate.axioms import as_json
 
@@ -67,7 +65,7 @@ def verify(
 
 
 def _statement(result: dict[str, Any]) -> str:
-    """One line about the scope of the checks, which nobody can take for an approval of the model."""
+    """One line about the scope of the checks; it must not read as an approval of the model."""
     if not result["passed"]:
         return f"The explanations of {result['model']} fail: {', '.join(result['failed'])}."
     return (
@@ -129,12 +127,12 @@ def _show(checks: "list[Check]") -> None:
 
 
 def _notes(checks: "list[Check]") -> Iterator[str]:
-    """What the table does not say."""
+    """Remarks that are not in the table."""
     details = {check.name: check.details for check in checks}
     if apart := details["completeness"]["input_independent_share"]:
-        yield f"{apart:.1%} of the evidence comes from where things are, not from pixels (positional code)."
+        yield f"{apart:.1%} of the evidence comes from positions, not from pixels (positional code)."
     if details["completeness"]["mean_evidence"] < 1e-6:
-        yield "! This model finds no evidence for anything: there was nothing to add up. Train it for longer."
+        yield "! This model finds no evidence for any class, so there was nothing to add up; train it longer."
     deletion = details["deletion"]
     (low, high), (flat_low, flat_high) = deletion["interval"], deletion["uniform_interval"]
     yield (
@@ -145,7 +143,7 @@ def _notes(checks: "list[Check]") -> Iterator[str]:
 
 
 def _files(model: Path, key: Path | None, sign: bool, files_only: bool) -> int:
-    """The number of files that are as they were saved; signs them, if wanted. SicError where one was changed."""
+    """Check the files and return their number; sign them, if wanted. SicError if one was changed."""
     from sic import directory
     from sic.integrity import MANIFEST, read_key
 
@@ -161,12 +159,12 @@ def _files(model: Path, key: Path | None, sign: bool, files_only: bool) -> int:
 
 
 def _some(files: list[Path], limit: int | None, seed: int) -> list[Path]:
-    """At most so many of the files, drawn at random: they come class by class, so the first ones show few classes."""
+    """At most `limit` files, drawn at random: sorted by class, the first ones show few classes."""
     return files if limit is None or limit >= len(files) else sorted(random.Random(seed).sample(files, limit))
 
 
 def _images(run: "Run", data: str | None, talker: Talker) -> tuple[str, list[Path]]:
-    """The test images of a dataset (else validation, else training); or simply the images in a folder."""
+    """The test images of a dataset (else validation, else training), or all images in a folder."""
     try:
         opened = labelled_images(run, data, talker)
     except SicError:

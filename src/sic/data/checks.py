@@ -50,7 +50,7 @@ class Leakage:
     stops: str | None
     """Why a training stops; None if it does not."""
     remark: str | None
-    """What a training says about copies that do not stop it."""
+    """The message about copies that do not stop a training."""
 
 
 def leakage(data: ImageData, prints: Mapping[Path, Fingerprint]) -> Leakage:
@@ -126,7 +126,7 @@ class Findings:
     stops: list[str]
     """Why `sic train` would stop."""
     remark: str | None
-    """What `sic train` would say about copies, and do."""
+    """The message of `sic train` about copies."""
 
 
 def examine(data: ImageData, progress: Progress | None = None) -> Findings:

@@ -141,7 +141,7 @@ def _palette(stored: Values, dataset: "Dataset") -> Values:
     from pydicom.pixels.processing import apply_color_lut
 
     entries, first, bits = dataset.RedPaletteColorLookupTableDescriptor
-    # Clipped here: pydicom counts in the type of the table's entries, and would start anew beyond 255.
+    # Clipped here, because pydicom computes in the type of the table's entries, which can overflow at 255.
     colours = apply_color_lut(np.clip(stored, first, first + (entries or 1 << 16) - 1), dataset)
     return colours[..., :3] / _highest(bits)
 
@@ -173,7 +173,7 @@ def _modality(stored: Values, dataset: "Dataset") -> Values:
 
 
 def _look_up(values: Values, table: "Dataset", dataset: "Dataset") -> Values:
-    # Not pydicom's: it counts in the type of the table's entries, so that 8-bit entries end at the 256th.
+    # Unlike pydicom, which computes in the type of the entries and so ends at the 256th of 8-bit entries.
     entries, first, _ = table.LUTDescriptor
     data = table.LUTData
     if isinstance(data, bytes):

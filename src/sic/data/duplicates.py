@@ -36,7 +36,7 @@ MOST_BITS = 10
 ALIKE = 0.7
 """The lowest correlation of the details at 32×32 before the images are aligned."""
 STAGES = (2, 0.93), (1, 0.98)
-"""Of aligned pictures: by what they are reduced, and the least correlation of their details.
+"""For aligned images: the factor of their reduction, and the lowest correlation of their details.
 
 Measured: copies end above 0.98 (398 of 400 at least), different X-rays and photographs below 0.93. Rendered birds in
 the same pose can reach 0.988 (3 in 21 million pairs are above 0.98).
@@ -46,7 +46,7 @@ FURTHEST = 0.12
 CANDIDATES = 256, 4
 """The most candidates of an image by hash, and of these by correlation; bounds the work if all images are similar."""
 ROWS, COLUMNS = 64, 8192
-"""Hashes that are compared at a time: the differences fit into a processor's cache."""
+"""The size of a tile of compared hashes, which fits into a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def hashes(pictures: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def _details(pictures: Array) -> Array:
-    """The details of images: smoothed a little, minus a local mean, which removes what all X-rays have in common."""
+    """The details of images: smoothed a little, minus a local mean, which removes the common shape of X-rays."""
     return gaussian_filter(pictures, (0, 1, 1)) - gaussian_filter(pictures, (0, 3, 3))
 
 

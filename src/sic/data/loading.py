@@ -1,4 +1,4 @@
-"""Decode many image files in worker processes: the model's views of them, their pixels, their fingerprints."""
+"""Decode image files in worker processes to views of a model, pixels or fingerprints."""
 
 import os
 import threading
@@ -24,28 +24,28 @@ from sic.errors import SicError
 from sic.machines import cores
 
 FEW = 256
-"""Images up to which starting worker processes takes longer than decoding them."""
+"""The most images that are decoded without worker processes, because starting these takes longer."""
 MOST_DECODERS = 16
-"""Processes that decode at most."""
+"""The most processes for decoding."""
 CACHE_LIMIT = 8 << 30
 """The most bytes of decoded pixels that are cached; larger datasets are decoded at every use."""
 
 
 def most_workers() -> int:
-    """Loader processes that are allowed here: four for each core, or 16."""
+    """The most loader processes: four for each core, and at least 16."""
     return max(16, 4 * (os.cpu_count() or 1))
 
 
 def loader(data: Dataset[Any], batch_size: int | None = None, workers: int = 0, **options: Any) -> DataLoader[Any]:
-    """torch's `DataLoader` with so many processes; one batch, or one item where there is no `batch_size`, at a time."""
+    """torch's `DataLoader`, whose processes end with this one; without `batch_size`, it loads single items."""
     if not 0 <= workers <= most_workers():
-        raise SicError(f"--workers {workers} is not possible; this machine takes 0 to {most_workers()}.")
+        raise SicError(f"--workers {workers} is not possible; this machine allows 0 to {most_workers()}.")
     ending = partial(_end_with, os.getpid()) if workers else None
     return DataLoader(data, batch_size, num_workers=workers, worker_init_fn=ending, **options)
 
 
 def _end_with(parent: int, _: int) -> None:
-    """End this process when its parent is gone. torch's own look at the parent waits behind a full queue for ever."""
+    """End this process when its parent has ended. torch's own check can wait for a full queue for ever."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -89,7 +89,7 @@ def view_batches(
 
 
 def batch_on_cpu(size: int) -> int:
-    """How many images of `size` px to embed at once on a CPU: more would take more memory and no less time.
+    """The batch size for images of `size` px on a CPU; larger batches take more memory and are not faster.
 
     >>> batch_on_cpu(224), batch_on_cpu(96), batch_on_cpu(32)
     (16, 64, 64)
@@ -113,7 +113,7 @@ def _apart(batch: list[Tensor | str]) -> tuple[Tensor | None, list[str | None]]:
 
 
 def views_or_reasons(paths: Sequence[Path], preprocessing: Preprocessing) -> Iterator[Tensor | str]:
-    """One view 3×S×S in [0, 1] after the other, on the CPU; for a file that cannot be read, the reason."""
+    """Single views 3×S×S in [0, 1] on the CPU; for a file that cannot be read, the reason."""
     data = Decoded(paths, partial(view, preprocessing))
     for found in loader(data, workers=decoders(len(paths))):
         yield found if isinstance(found, str) else found.float() / 255
@@ -129,7 +129,7 @@ def readable(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]
 
 
 def decoders(images: int) -> int:
-    """Processes that decode so many images: one for each core, none for a few images."""
+    """The number of processes for decoding: one for each core, none for a few images."""
     return min(cores(), MOST_DECODERS) if images > FEW else 0
 
 

@@ -1,5 +1,5 @@
-"""Training transforms: bytes in, bytes N×3×S×S out. The loader draws random parameters; one batched operation on the
-training device applies them."""
+"""Training transforms of bytes, N×3×S×S. The loader draws random parameters, and one batched operation on the training
+device applies them."""
 
 import math
 from collections.abc import Sequence
@@ -140,7 +140,7 @@ def photo(sides: Tensor, generator: torch.Generator, tries: int = 10) -> Tensor:
 
 
 def boxes(number: int, areas: tuple[float, float], generator: torch.Generator, tries: int = 10) -> Tensor:
-    """Random erasing of every other image: a box of such a share of it, with sides up to 3.3:1. N×4."""
+    """Random erasing of half of the images: boxes with these shares of the area and sides of up to 3.3:1. N×4."""
     area = _uniform((number, tries), *areas, generator)
     ratio = _uniform((number, tries), math.log(0.3), math.log(3.3), generator).exp()
     sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], 2)

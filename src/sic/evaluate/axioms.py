@@ -1,4 +1,4 @@
-"""A check of explanations, and the six axioms that the paper proves, checked on what `explain` returns."""
+"""Checks of explanations: their results, and the six axioms that the paper proves."""
 
 import copy
 import logging
@@ -63,7 +63,7 @@ def as_json(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def explained(classifier: Classifier, images: Tensor, targets: Tensor) -> Contributions:
-    """What a user gets: `Model.explain` takes the same path."""
+    """The explanation that users get: `Model.explain` takes the same path."""
     return classifier.answered(images).explain(targets)
 
 
@@ -267,8 +267,8 @@ def symmetry(classifier: Classifier, images: Tensor, generator: torch.Generator)
 def implementation_invariance(
     classifier: Classifier, reloaded: Classifier, images: Tensor, compiled: bool = True
 ) -> Check:
-    """The channels-last, the reloaded and the float64 model and the other way to ask for an explanation give the same
-    maps, and the compiled model gives the same logits."""
+    """The channels-last, the reloaded and the float64 model and `Classifier.explain` give the same maps, and the
+    compiled model gives the same logits."""
     targets = predicted(classifier, images)
     found = explained(classifier, images, targets)
     lasting = copy.deepcopy(classifier).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -290,7 +290,7 @@ def implementation_invariance(
         "implementation invariance",
         "other implementations of the same model give the same maps and answers",
         max(worst.values()),
-        1e-2,  # rounding in single precision grows on its way through a deep network
+        1e-2,  # rounding errors in single precision grow in deep networks
         len(images) * len(worst),
         ("a mirrored map", largest(relative(found.maps.flip(-1), found.maps))),
         worst,

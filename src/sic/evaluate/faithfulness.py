@@ -16,7 +16,7 @@ from sic.methods import Classifier, device_of
 
 STEPS = 20
 CELLS = 32
-"""Pixels are removed in cells, so many along a side; removing single pixels would only add noise."""
+"""The number of cells along a side: pixels are removed in cells, because removing single pixels adds noise."""
 SHAKE = 0.01
 """Standard deviation of the noise that should not change an explanation; one grey level is 0.004."""
 SURVIVES = 0.5
@@ -219,7 +219,7 @@ def effects(classifier: Classifier, images: Tensor, targets: Tensor, mask: Tenso
 def frame(classifier: Classifier, images: Tensor, targets: Tensor, watch: Watch = nobody) -> dict[str, Any]:
     """Compare the share of the frame in maps of `targets` (N) with its effect on their scores, for images N×3×S×S.
 
-    A map that gives the frame much more than its effect shows the network's padding, or the borders of the pictures.
+    A map that gives the frame much more than its effect shows the padding of the network or the borders of the images.
 
     Returns:
         `mass`, the mean share of the absolute contributions in the frame; `effect`, the change of the score without the

@@ -108,7 +108,7 @@ class Headline:
 
     @property
     def compare(self) -> str:
-        """What needs no model."""
+        """The accuracy without a model: by chance, and by always giving the same answer."""
         constant = f"always answering {self.commonest}: {_percent(self.commonest_share, self.answered.images)}"
         if self.chance is None:
             return f"For comparison: {constant}."
@@ -158,5 +158,5 @@ def quality_lines(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _percent(share: float, images: int) -> str:
-    """With a decimal only where there are enough images for it."""
+    """In percent; with a decimal only if there are enough images."""
     return f"{100 * share:.{1 if images >= 1000 else 0}f} %"

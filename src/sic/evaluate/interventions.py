@@ -141,9 +141,9 @@ class _PartMaps(Dataset[tuple[Tensor, Tensor]]):
 
 
 class TestBirds:
-    """The test images of a FunnyBirds folder and what a classifier predicts for them; each file is read once."""
+    """The test images of a FunnyBirds folder and the predictions of a classifier; each file is read once."""
 
-    __test__ = False  # not a test, whatever its name suggests to pytest
+    __test__ = False  # pytest takes it for a test because of its name
 
     def __init__(
         self,

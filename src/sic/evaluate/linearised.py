@@ -71,7 +71,7 @@ class Linearised:
         return self._kept[key][call]
 
     def _replayed(self, module: nn.Module) -> Callable[..., Any] | None:
-        """What takes the place of a module's forward; None for a module that is affine already."""
+        """The replacement of a module's forward; None for a module that is already affine."""
         ordinary = module.forward
         if isinstance(module, BcosConv2d | BcosLinear):
             return lambda x: self._unit(module, ordinary, x)

@@ -1,4 +1,4 @@
-"""Are matches true? Do both sides lie on the same part, and does blanking a region cost what it is said to add?"""
+"""Check matches: do both sides lie on the same part, and does blanking a region cost the claimed evidence?"""
 
 import copy
 import time
@@ -233,7 +233,7 @@ def drops(
 
 
 def causality(found: Sequence[Drop], seed: int = 0) -> dict[str, Any]:
-    """Whether blanking a region lowers the evidence of its case by what was claimed.
+    """Whether blanking a region lowers the evidence of its case as claimed.
 
     Returns:
         Means of the `claimed` and the `measured` drop and of that of equal regions at `random` places; `beats_random`,

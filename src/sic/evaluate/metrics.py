@@ -103,7 +103,7 @@ LOCALISATION = (
         "box_overlap", "box pointing: overlap", "strongest pixels, as many as the boxes have, inside them", percent=True
     ),
 )
-"""Of maps as they are; `smoothed` gives the same for maps that are smoothed first."""
+"""For raw maps; `smoothed` gives the metrics of smoothed maps."""
 FAITHFULNESS = (
     Metric("deletion", "deletion (area)", "predictions that stay while the strongest pixels are removed first", False),
     Metric("insertion", "insertion (area)", "predictions that stay while the strongest pixels are restored first"),
@@ -217,7 +217,7 @@ def headline(result: Mapping[str, Any]) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Share:
-    """How much of a map lies where it should, beside what chance would give."""
+    """The share of a map in the right place, and the share by chance."""
 
     metric: Metric
     group: str

@@ -23,9 +23,9 @@ IMPULSES, DIRECTIONS = 12, 4
 REMOVED = 0.2
 """Share of the pixels that are removed at once."""
 WIDE = 0.25
-"""Half-width, as a share of the evidence, above which an interval decides nothing."""
+"""Half-width, as a share of the evidence, above which an interval is undecided."""
 QUIET = 0.05
-"""Change of the score by removing random pixels, as a share of the evidence, below which nothing is at stake."""
+"""Change of the score by removing random pixels, as a share of the evidence, below which the check is undecided."""
 DELETED = 64
 """Images for the deletion check, at most."""
 
@@ -76,7 +76,7 @@ def measure(
 
 
 def encoded_colours(images: Tensor) -> Tensor:
-    """`[x, 1 - x]`, written out again: `sic.bcos.encode_colours` belongs to what is checked."""
+    """`[x, 1 - x]`, independent of `sic.bcos.encode_colours`, which is checked, too."""
     return torch.cat([images, 1 - images], dim=1)
 
 
@@ -162,7 +162,7 @@ def weights_and_constant(classifier: Classifier, images: Tensor, generator: torc
         "constant",
         "the constant is the bias, the same for every image"
         if promised
-        else "the constant is what the linearised network answers to an empty image",
+        else "the constant is the output of the linearised network for an empty image",
         max(apart, spread),
         1e-6,
         outputs,

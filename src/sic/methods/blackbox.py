@@ -1,6 +1,6 @@
 """The black box: a conventional network with a linear classifier, and the post-hoc attributions that explain it.
 
-No attribution promises that pixels and constant add up to the logit; the residual says by how much they do not. They
+No attribution guarantees that pixels and constant add up to the logit; the residual is the difference. Attributions
 refer to the normalised input, in which zero is the mean colour.
 """
 

@@ -22,17 +22,17 @@ class Contributions:
     """Signed, unnormalised contributions of pixels to explained values; leading dimensions as in the targets."""
 
     maps: Tensor
-    """…×H×W; where there are dynamic weights `φ = Σ_channels W ⊙ [x, 1 - x]`."""
+    """…×H×W; with dynamic weights `φ = Σ_channels W ⊙ [x, 1 - x]`."""
     weights: Tensor
-    """…×6×H×W, the dynamic weights `W(x)`; …×0×H×W where a method has none."""
+    """…×6×H×W, the dynamic weights `W(x)`; …×0×H×W for methods without them."""
     value: Tensor
-    """…, what is explained: a logit, an evidence, a similarity, a unit."""
+    """…, the explained value: a logit, an evidence, a similarity, a unit."""
     constant: Tensor
     """…, the share that does not depend on the input: the bias b, positional codes."""
 
     @property
     def residual(self) -> Tensor:
-        """…, `value - Σ maps - constant`: zero up to rounding where the method promises that, else what is missing."""
+        """…, `value - Σ maps - constant`: zero up to rounding for methods that are `complete`."""
         return self.value - self.maps.sum(dim=(-2, -1)) - self.constant
 
     def at(self, place: int | tuple[int | slice, ...]) -> "Contributions":
@@ -61,9 +61,9 @@ def without_weights(maps: Tensor, value: Tensor, constant: Tensor) -> Contributi
 
 
 class Answered:
-    """Answers to images, and where they come from: what is asked of one look at them.
+    """The answers to a batch of images, which can be explained.
 
-    Here every explanation looks again; methods whose forward pass can be traced back use one for all.
+    Here every explanation is a new forward pass; methods whose forward pass can be traced back use one for all.
     """
 
     def __init__(self, classifier: "Classifier", images: Tensor) -> None:
@@ -93,32 +93,32 @@ class Classifier(nn.Module, ABC):
     """
 
     name: ClassVar[str]
-    """As `--method` takes it."""
+    """The value of `--method`."""
     title: ClassVar[str]
-    """For people."""
+    """The name for people."""
     forms: ClassVar[tuple[Form, ...]]
     """The forms of backbones that it works with; the first is the default."""
     backbones: ClassVar[tuple[str, ...]] = ()
-    """The only ones that it works with, the first by default; empty: all of the right form."""
+    """The only backbones that it works with, the first by default; empty: all of the right form."""
     options: ClassVar[tuple[str, ...]] = ("loss",)
     fit_options: ClassVar[tuple[str, ...]] = ()
     """Special settings (see `sic.settings`) that its training uses and its constructor does not take."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Settings whose default differs from other methods'."""
     temperatures: ClassVar[Mapping[RecipeName, float]] = {}
-    """T of each recipe, where it is not 1."""
+    """T of each recipe, if it is not 1."""
     collapses: ClassVar[bool] = False
     """Whether training from random weights usually collapses without a guide."""
     losses: ClassVar[tuple[Loss, ...]] = LOSSES
     """The first is the default."""
     attributions: ClassVar[tuple[str, ...]] = ()
-    """Ways to explain, where there are several; the first is the default."""
+    """Attribution methods, if there are several; the first is the default."""
     complete: ClassVar[bool] = False
     """Whether contributions and constant add up to the logit exactly."""
     traceable: ClassVar[bool] = False
     """Whether its forward pass can be traced back to the pixels."""
     with_supports: ClassVar[bool] = False
-    """Whether it reasons with training images, or with parts of them."""
+    """Whether it has supports: training images, or parts of them."""
     by_similarity: ClassVar[bool] = False
     """Whether a logit is a sum of similarities to training images: "no similar case" is a possible answer."""
     supports_noun: ClassVar[str] = "supports"
@@ -132,13 +132,13 @@ class Classifier(nn.Module, ABC):
     besides_supports: ClassVar[str | None] = None
     """The name of the other term of a logit that is a sum of evidence; None: a logit is no such sum."""
     selections: ClassVar[tuple[str, ...]] = ()
-    """Which training images these may be in the end, where that can be chosen (see `sic.supports.select`)."""
+    """The choices of `--inference-supports` (see `sic.supports.select`)."""
     attribution: str | None = None
     bias: float = 0.0
-    """The logit of a class without evidence, where it is the same for all classes."""
+    """The logit of a class without evidence, if it is the same for all classes."""
     backbone: Backbone
     calibration = Calibration()
-    """How its logits become probabilities."""
+    """Turns logits into probabilities."""
 
     def __init__(self, backbone: Backbone, classes: int, loss: Loss) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Classifier(nn.Module, ABC):
 
     @classmethod
     def uses(cls, setting: str) -> bool:
-        """Whether a setting of `sic.settings` means something to this method."""
+        """Whether this method uses a setting of `sic.settings`."""
         return not table()[setting].special or setting in (*cls.options, *cls.fit_options)
 
     @property
@@ -204,9 +204,11 @@ class Classifier(nn.Module, ABC):
         raise NotImplementedError
 
     def explain_with(self, attribution: str) -> None:
-        """From here on explain in another of the method's ways."""
+        """Use another attribution method from now on."""
         if attribution not in self.attributions:
-            ways = f"it knows {', '.join(self.attributions)}" if self.attributions else "it has one way to explain"
+            ways = (
+                f"choose from {', '.join(self.attributions)}" if self.attributions else "it has one attribution method"
+            )
             raise SicError(f"--attribution {attribution} does not apply to {type(self).__name__}; {ways}.")
         self.attribution = attribution
 
@@ -221,14 +223,14 @@ def device_of(classifier: nn.Module) -> torch.device:
 
 
 def as_columns(targets: Tensor) -> Tensor:
-    """N or N×K targets as N×K, a copy: outside, where they come from, may be inference mode."""
+    """N or N×K targets as N×K; a copy, because the caller may be in inference mode."""
     return (targets if targets.dim() == 2 else targets[:, None]).clone()
 
 
 class Traced:
     """One forward pass of B-cos layers, N×d features, from which any number of outputs can be traced back.
 
-    Holds what backward passes need: let go of it when the last output is explained.
+    It holds the graph for backward passes; delete it when the last output is explained.
     """
 
     def __init__(self, features: Callable[[], Tensor]) -> None:
@@ -261,7 +263,7 @@ class Traced:
 
 
 class Comparing(Classifier):
-    """Holds its support vectors; who they are is the business of `sic.supports`."""
+    """A classifier that compares latents with support vectors; `sic.supports` knows their images."""
 
     with_supports = True
     fit_options: ClassVar[tuple[str, ...]] = ("supports_per_class", "keep_support_images", "inference_supports")
@@ -271,7 +273,7 @@ class Comparing(Classifier):
     """Images N×3×H×W → latents N×d; has the backbone."""
 
     def __init__(self, backbone: Backbone, classes: int, supports: int, latent: int, loss: Loss) -> None:
-        """`supports`: how many there are in all (classes with few images have fewer than the others)."""
+        """`supports`: the number of all supports; classes with few images can have fewer than others."""
         super().__init__(backbone, classes, loss)
         self.register_buffer("support_vectors", torch.zeros(supports, latent))
         self.register_buffer("support_classes", torch.zeros(supports, dtype=torch.long))
@@ -287,7 +289,7 @@ class Comparing(Classifier):
         return self.support_classes.tolist()
 
     def set_supports(self, vectors: Tensor, classes: Tensor) -> None:
-        """Reason with these: S×d latents and S class indices, S as announced."""
+        """Set the supports: S×d latents and S class indices; S is that of the constructor."""
         if vectors.shape != self.support_vectors.shape:
             raise ValueError(f"{tuple(vectors.shape)} vectors for {tuple(self.support_vectors.shape)} supports")
         self.support_vectors.copy_(vectors.detach())

@@ -1,4 +1,4 @@
-"""ProtoPNet (Chen et al. 2019): a class is what its prototypes, small parts of training images, are found to be."""
+"""ProtoPNet (Chen et al. 2019): a class is recognised by its prototypes, small parts of training images."""
 
 import torch
 import torch.nn.functional as F
@@ -12,20 +12,20 @@ from sic.settings import Loss
 ENLARGED, BOX = "enlarged", "box"
 EPSILON = 1e-4
 AGAINST = -0.5
-"""What a prototype starts with for the other classes, where classes exclude each other."""
+"""The initial weight of a prototype for other classes, if classes exclude each other."""
 NO = -5.0
-"""What the logit of a yes or no starts from: the prototypes of its class must be found to make it a yes."""
+"""The initial bias of the logits of `--loss bce`: without its prototypes, a class is absent."""
 TOP = 0.95
 """A prototype's box holds the pixels of an enlarged similarity map above this quantile."""
 
 
 class ProtoPNet(Classifier):
     """Logit of a class: its weights times the largest similarity of every prototype with a part of the image, and a
-    bias where it is a yes or no by itself.
+    bias with `--loss bce`.
 
-    Its pictures show where the class's own prototypes were found, each with what it adds to the logit: spread over the
-    enlarged similarity map, or over a box around its top. The constant is the bias, the residual
-    what prototypes of other classes add.
+    Its maps show where the prototypes of the class were found: the contribution of each to the logit is spread over the
+    enlarged similarity map, or over a box around its top. The constant is the bias, the residual the contribution of
+    the prototypes of other classes.
     """
 
     name, title = "protopnet", "ProtoPNet"
@@ -114,7 +114,7 @@ class ProtoPNet(Classifier):
 
     @torch.no_grad()
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
-        """What prototypes (indices, N or N×K) add to the logits of their classes."""
+        """Explain the contributions of prototypes (indices, N or N×K) to the logits of their classes."""
         self.require_evaluation()
         columns = as_columns(supports)
         distances = self.distances(self.patches(images))
@@ -123,7 +123,7 @@ class ProtoPNet(Classifier):
         return without_weights(maps, value, torch.zeros_like(value)).reshape(supports.shape)
 
     def _shares(self, distances: Tensor, prototypes: Tensor, size: torch.Size) -> Tensor:
-        """What prototypes, N×K, add to the logits of their classes, on pixels: N×K×H×W."""
+        """The contributions of prototypes, N×K, to the logits of their classes, on pixels: N×K×H×W."""
         chosen = distances.gather(1, prototypes[:, :, None, None].expand(-1, -1, *distances.shape[2:]))
         found = similarity(chosen)
         enlarged = F.interpolate(found, (size[0], size[1]), mode="bilinear", align_corners=False)

@@ -17,7 +17,7 @@ from torch import Tensor
 from sic.settings import How
 
 RESTARTS = 4
-"""Runs of k-means; the best one counts."""
+"""Runs of k-means; the best one is used."""
 ITERATIONS, TOLERANCE = 300, 1e-4
 """Stopping rules as in scikit-learn; the tolerance is a share of the points' variance."""
 
@@ -69,7 +69,7 @@ def _start(points: Tensor, mask: Tensor, sizes: Tensor, number: int, seed: int) 
 
 
 def _iterated(points: Tensor, mask: Tensor, centres: Tensor) -> Tensor:
-    """Lloyd's iterations of C×R×k×d; what has converged is left alone."""
+    """Lloyd's iterations of C×R×k×d centroids; those that have converged do not change any more."""
     number = centres.shape[2]
     # Of the points that are there: rows that only fill up are zero, as is the mean.
     variance = points.square().sum(dim=1).mean(dim=1) / mask.sum(dim=1)
@@ -78,7 +78,7 @@ def _iterated(points: Tensor, mask: Tensor, centres: Tensor) -> Tensor:
         distances, owners = _distances(points, centres).min(dim=2)
         sums, counts = _sums(points, mask, owners, number)
         moved = sums / counts.clamp_min(1)
-        if (empty := counts == 0).any():  # a centroid that nobody is near to gets one of the farthest rows
+        if (empty := counts == 0).any():  # a centroid without rows moves to one of the farthest rows
             farthest = (distances * mask[:, None]).topk(number, dim=2).indices
             moved = torch.where(empty, _rows(points, farthest), moved)
         shift = (moved - centres).square().sum(dim=(2, 3))
@@ -115,9 +115,9 @@ Candidates = Mapping[int, Sequence[int]]
 TIE = 1e-5
 """Distances that differ by less than this share of the largest one are ties, as in a cluster of two images."""
 IN_MEMORY = 4 << 30
-"""Bytes of the latents of a training set up to which they stay in memory; more are in a file that is mapped into it."""
+"""The most bytes of latents in memory; larger arrays are in a memory-mapped file."""
 AT_ONCE = 256 << 20
-"""Bytes of latents that are on the device at a time."""
+"""The most bytes of latents on the device."""
 
 
 @dataclass(frozen=True)
@@ -125,16 +125,16 @@ class Selection:
     """Supports in order of class."""
 
     rows: NDArray[np.intp]
-    """Positions among the training images; -1: it is none of them."""
+    """Positions among the training images; -1 for vectors that are no image."""
     vectors: NDArray[np.float32]
     classes: NDArray[np.intp]
 
 
 def centroids(latents: NDArray[np.float32], number: int, seed: int) -> NDArray[np.float64]:
-    """`number`×d by k-means; some repeat where there are fewer distinct rows."""
+    """`number`×d by k-means; some repeat if there are fewer distinct rows."""
     from sklearn.cluster import KMeans  # takes seconds to load, and predicting does not need it
 
-    # Identical latents make fewer distinct points than centroids: duplicates are as good a support as any.
+    # Identical latents can give fewer distinct points than centroids; duplicates are then supports, too.
     number_found = min(number, len(np.unique(latents, axis=0)))
     starts = starting_rows(torch.from_numpy(latents), number_found, seed).numpy()
     fits = [KMeans(number_found, init=latents[rows], n_init=1).fit(latents) for rows in starts]
@@ -148,10 +148,10 @@ def directions(latents: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def select_class(latents: NDArray[np.float32], number: int, seed: int, pinned: Sequence[int] = ()) -> NDArray[np.intp]:
-    """Positions of `number` distinct rows of `latents` (n×d), or of all rows where there are no more.
+    """Positions of `number` distinct rows of `latents` (n×d), or of all rows if there are fewer.
 
-    Every centroid gets the nearest row; where two centroids share one, the distinct rows of least total distance.
-    Rows that are `pinned` are always among them, each in the place of the centroid that it is nearest to.
+    Every centroid gets its nearest row; if two centroids share one, the distinct rows of least total distance. The rows
+    in `pinned` are always among them and replace the nearest centroids.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -159,11 +159,11 @@ def select_class(latents: NDArray[np.float32], number: int, seed: int, pinned: S
         return np.arange(len(latents))
     means = centroids(latents, number, seed)
     distances = np.linalg.norm(means[:, None] - latents[None].astype(np.float64), axis=2)
-    distances += TIE * distances.max() * np.linspace(0, 1, len(latents))  # of images that are as near, the first
+    distances += TIE * distances.max() * np.linspace(0, 1, len(latents))  # the first of equally near images
     fixed = np.asarray(pinned, dtype=np.intp)
     taken = linear_sum_assignment(distances[:, fixed])[0]
     distances = np.delete(distances, taken, axis=0)
-    distances[:, fixed] = distances.max(initial=0) * (len(distances) + 1) + 1  # dearer than any other choice
+    distances[:, fixed] = distances.max(initial=0) * (len(distances) + 1) + 1  # more expensive than any other choice
     return np.sort(np.concatenate([fixed, linear_sum_assignment(distances)[1]]))
 
 
@@ -268,7 +268,7 @@ def select_how(
 
 
 def room_for(rows: int, columns: int) -> NDArray[np.float32]:
-    """Uninitialised, rows×columns; a file behind it has no name and goes when the array does."""
+    """An uninitialised array, rows×columns; a large one is in a temporary file, which is deleted with the array."""
     if rows * columns * np.dtype(np.float32).itemsize <= IN_MEMORY:
         return np.empty((rows, columns), np.float32)
     with tempfile.TemporaryFile() as file:

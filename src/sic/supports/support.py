@@ -36,28 +36,28 @@ class Support:
     source: str
     """The image's id in the training data."""
     image: NDArray[np.uint8] | None = field(default=None, compare=False, repr=False)
-    """S×S×3, exactly what the model saw; None where images are not to be kept. Supports are equal without it."""
+    """S×S×3, the input of the model; None if images are not kept. It does not count for equality."""
     box: tuple[int, int, int, int] | None = None
-    """The part of the image that the support is: left, top, right, bottom in pixels; None: all of it."""
+    """Left, top, right, bottom in pixels, if the support is a part of the image."""
     pinned: bool = False
-    """Kept when its class is selected anew."""
+    """Kept when the supports of its class are selected again."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of the supports. The class methods say what each action needs."""
+    """One change of the supports; create it with one of the class methods."""
 
     action: Action
     support: int | str | None = None
-    """Its number in the list of supports, its name ("Beagle #2"), or its image's id."""
+    """Its number in the list of supports, its name ("Beagle #2"), or the id of its image."""
     image: str | None = None
-    """The training image that takes its place, or is added: id or path."""
+    """The training image that replaces it, or that is added: id or path."""
     label: str | None = None
-    """Name of the class that is selected anew, or that an image is added to."""
+    """Name of the class whose supports are selected again, or that an image is added to."""
     number: int | None = None
-    """How many supports that class is to have; as many as before, if not said."""
+    """The number of supports to select; by default as many as before."""
     force: bool = False
-    """Take an image that is not of the class."""
+    """Use an image that shows another class."""
     varied: bool = False
     """Select supports that differ more: by the directions of latents (see `sic.settings.How`)."""
 
@@ -72,7 +72,7 @@ class Edit:
 
     @classmethod
     def drop(cls, support: int | str) -> "Edit":
-        """Remove a support, given by its number, its name, or its image's id."""
+        """Remove a support, given by its number, its name, or the id of its image."""
         return cls("drop", support)
 
     @classmethod
@@ -82,12 +82,12 @@ class Edit:
 
     @classmethod
     def replace(cls, support: int | str, image: str, force: bool = False) -> "Edit":
-        """Put a training image (id or path) in the place of a support; `force`: even if it shows another class."""
+        """Replace a support by a training image (id or path); `force`: even if it shows another class."""
         return cls("replace", support, image, force=force)
 
     @classmethod
     def pin(cls, support: int | str) -> "Edit":
-        """Keep a support when its class is selected anew."""
+        """Keep a support when the supports of its class are selected again."""
         return cls("pin", support)
 
     @classmethod
@@ -97,13 +97,13 @@ class Edit:
 
     @classmethod
     def reselect(cls, label: str, number: int | None = None, varied: bool = False) -> "Edit":
-        """Select the supports of a class anew, as training does; `number`: how many, by default as many as before;
-        `varied`: supports that differ more."""
+        """Select the supports of a class again, as training does; `number`: by default as many as before; `varied`:
+        select supports that differ more."""
         return cls("reselect", label=label, number=number, varied=varied)
 
 
 def replaced(supports: Sequence[Support], label: int, others: Sequence[Support]) -> list[Support]:
-    """All supports in order of class, those of one class exchanged for others."""
+    """All supports in order of class, with those of one class replaced."""
     kept = [support for support in supports if support.label != label]
     return sorted([*kept, *others], key=lambda support: support.label)
 
@@ -125,15 +125,15 @@ def support_names(supports: Sequence[Support], classes: Sequence[str]) -> list[s
 
 
 def support_key(supports: Sequence[Support], index: int) -> str:
-    """How commands refer to a support: by the id of its image, which does not change when numbers do, or by its index
-    if the image is a support of several classes."""
+    """The argument of commands for a support: the id of its image, which edits do not change, or its index if the image
+    is a support of several classes."""
     source = supports[index].source
     alone = sum(support.source == source for support in supports) == 1
     return source if alone and not source.isdecimal() else str(index)
 
 
 def by_position(which: int | str | None) -> bool:
-    """Whether a support is given by its index or its name, which an edit may pass on to another support."""
+    """Whether a support is given by its index or its name, which can change with an edit."""
     return isinstance(which, int) or (isinstance(which, str) and POSITION.search(which) is not None)
 
 
@@ -154,7 +154,7 @@ def find_support(supports: Sequence[Support], which: int | str, classes: Sequenc
 
 
 def write_supports(supports: list[Support], folder: Path) -> None:
-    """`supports.json` and one PNG per support, lossless, so that its latent can be computed again from it."""
+    """Write `supports.json` and a lossless PNG per support, from which its latent can be computed again."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
     for number, support in enumerate(supports):
@@ -174,7 +174,7 @@ def write_supports(supports: list[Support], folder: Path) -> None:
 
 
 def support_files(folder: Path) -> list[str]:
-    """The names that `write_supports` gave to the files in `folder`: plain names, `supports.json` last."""
+    """The names of the files that `write_supports` wrote to `folder`; `supports.json` is the last."""
     try:
         entries = json.loads((folder / LIST).read_text(encoding="utf-8"))
         pictures = [entry["image"] for entry in entries if entry["image"] is not None]
@@ -184,7 +184,7 @@ def support_files(folder: Path) -> list[str]:
 
 
 def remove_unlisted(folder: Path) -> None:
-    """Delete pictures that no support has any more."""
+    """Delete pictures that are not in `supports.json`."""
     listed = support_files(folder)
     for file in folder.glob("*.png") if listed else ():
         if PICTURE.fullmatch(file.name) and file.name not in listed:
@@ -192,7 +192,7 @@ def remove_unlisted(folder: Path) -> None:
 
 
 def read_supports(folder: Path, read: Callable[[str], bytes] | None = None, side: int | None = None) -> list[Support]:
-    """The supports in `folder`; `read` returns the content of a file in it by its name, `side` is the pictures'."""
+    """Read the supports in `folder`; `read` returns the content of a file by its name, `side` is that of pictures."""
     read = read or (lambda name: inside(folder / name, folder).read_bytes())
     try:
         entries = json.loads(read(LIST))

@@ -32,7 +32,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _splits(root: Path) -> dict[str, Path] | None:
-    """The folders of the splits, if the root has them; a class may be called `train`, too."""
+    """The folders of the splits, if the root has them. A class can also be called `train`."""
     named = [(SPLITS.get(folder.name.lower()), folder) for folder in _subfolders(root)]
     found = {split: folder for split, folder in reversed(named) if split is not None and _subfolders(folder)}
     if "train" not in found:

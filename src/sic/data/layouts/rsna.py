@@ -146,7 +146,7 @@ def _dicom_sex(path: Path) -> str:
         from pydicom import dcmread
 
         return str(dcmread(path, specific_tags=["PatientSex"], stop_before_pixels=True).get("PatientSex") or "")[:1]
-    except Exception:  # reading the pixels reports what is wrong with the file
+    except Exception:  # errors are reported when the pixels are read
         return ""
 
 
@@ -163,5 +163,5 @@ def _uneven(table: dict[str, dict[str, dict[str, int]]]) -> list[str]:
     shares = [part / number for part, number in zip(women, all_, strict=True)]
     if max(shares) - min(shares) <= 3 * error:
         return []
-    said = ", ".join(f"{share:.0%} of {split}" for split, share in zip(table, shares, strict=True))
-    return [f"The sexes are distributed unevenly over the splits (women: {said})."]
+    by_split = ", ".join(f"{share:.0%} of {split}" for split, share in zip(table, shares, strict=True))
+    return [f"The sexes are distributed unevenly over the splits (women: {by_split})."]
