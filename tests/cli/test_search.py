@@ -122,6 +122,7 @@ def calls(out: Path) -> list[str]:
 
 def test_every_setting_is_an_option_of_train_search_and_compare() -> None:
     of_the_run = {"data", "layout", "group", "roi", "out", "workers", "devices", "nodes", "resume", "json"}
+    of_the_run |= {"fine_tune"}  # short for a value of --recipe
     assert set(inspect.signature(train).parameters) - of_the_run == set(table())
     assert set(table()) <= set(inspect.signature(search).parameters)
     assert set(table()) - set(inspect.signature(compare).parameters) == {"seed", "method", "attribution"}
