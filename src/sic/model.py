@@ -3,6 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Self
 
@@ -87,7 +88,7 @@ class Model(Predictor):
             Contribution maps and evidence of each class explained; `save` draws them.
         """
         answered = self.classifier.answered(self.tensor(image)[None])
-        targets = self._targets(answered, self._wanted(classes), self._versus(versus))
+        targets = self._targets(answered, [self._wanted(classes)], self._versus(versus))
         if most is not None and not classes and versus is None:
             probable = self.answers(answered.logits).probabilities[0].tolist()
             targets = [sorted(targets[0], key=lambda label: -probable[label])[:most]]
@@ -97,7 +98,7 @@ class Model(Predictor):
     def explain_many(
         self,
         images: Iterable[ImageInput],
-        classes: Sequence[str] | None = None,
+        classes: Sequence[str] | Sequence[Sequence[str]] | None = None,
         matches: bool = False,
         versus: str | None = None,
     ) -> Iterator[Explanation]:
@@ -105,26 +106,30 @@ class Model(Predictor):
 
         Args:
             images: Files, Pillow images, arrays or tensors; they are read as needed.
-            classes: The classes to explain; by default those of each answer.
+            classes: The classes to explain, or a list of classes for each image; by default those of each answer.
             matches: As in `explain`.
             versus: As in `explain`.
 
         Yields:
             One explanation per image, in order, as from `explain` but without the maps of single supports.
         """
-        wanted, other, titles = self._wanted(classes), self._versus(versus), deque[str]()
+        other, titles = self._versus(versus), deque[str]()
+        lists = [each for each in classes or [] if not isinstance(each, str)]
+        same = self._wanted([each for each in classes or [] if isinstance(each, str)])
+        asked = [self._wanted(each) for each in lists] or [same]
+        rows = iter(asked) if lists else repeat(same)
 
         def views() -> Iterator[Tensor]:
             for image in images:
                 titles.append(_title(image))
                 yield self.tensor(image)
 
-        maps = len(wanted or [0]) + (other is not None)
+        maps = max(len(each or [0]) for each in asked) + (other is not None)
         if matches or other is not None:
             maps *= 1 + len(self.supports) // len(self.classes)
         for batch in in_chunks(self.classifier, views(), maps):
             answered = self.classifier.answered(batch)
-            targets = self._targets(answered, wanted, other)
+            targets = self._targets(answered, list(islice(rows, len(batch))), other)
             for each in self._explanations(answered, targets, matches=matches, versus=other is not None):
                 yield replace(each, title=titles.popleft())
 
@@ -145,7 +150,7 @@ class Model(Predictor):
         wanted = self._wanted(classes)
         for batch in in_chunks(self.classifier, map(self.tensor, images), len(wanted or [0])):
             answered = self.classifier.answered(batch)
-            targets = self._targets(answered, wanted)
+            targets = self._targets(answered, [wanted] * len(batch))
             found = answered.explain(as_rows(targets, batch), weights=False)
             for n, labels in enumerate(targets):
                 yield [self.classes[label] for label in labels], found.at((n, slice(len(labels))))
@@ -163,20 +168,25 @@ class Model(Predictor):
         self.sic.require_evaluation()
         return (self._wanted([name]) or [0])[0]
 
-    def _targets(self, answered: Answered, wanted: list[int] | None, versus: int | None = None) -> list[list[int]]:
-        """The classes to explain of each image. With `versus`, two: if it is the best class itself, the next best is
-        compared with it."""
+    def _targets(
+        self, answered: Answered, wanted: Sequence[list[int] | None], versus: int | None = None
+    ) -> list[list[int]]:
+        """The classes to explain of each image: those `wanted`, or else those of the answer.
+
+        With `versus`, two: if it is the best class itself, the next best is compared with it.
+        """
         if versus is not None:
             ranked = answered.logits.argsort(dim=1, descending=True).tolist()
-            first = [(wanted or row)[0] for row in ranked]
+            first = [(own or row)[0] for own, row in zip(wanted, ranked, strict=True)]
             return [
                 [one, versus if one != versus else next(label for label in row if label != one)]
                 for one, row in zip(first, ranked, strict=True)
             ]
-        if wanted is not None:
-            return [wanted] * len(answered.images)
         answers = self.answers(answered.logits)
-        return [labels or [best] for labels, best in zip(answers.labels, answers.nearest.tolist(), strict=True)]
+        return [
+            own or labels or [best]
+            for own, labels, best in zip(wanted, answers.labels, answers.nearest.tolist(), strict=True)
+        ]
 
     def support_contributions(self, indices: Sequence[int]) -> dict[int, Contributions]:
         """Contributions of a support's own pixels to its similarity with itself. Those used last stay in memory.

@@ -197,6 +197,47 @@ def test_views_of_different_sizes_are_not_mixed(model: Model) -> None:
     assert list(in_chunks(model.classifier, [])) == []
 
 
+def test_every_image_may_have_its_own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contributions, "ON_CPU", 2)
+    model, images = build_model("resnet_tiny"), photos(3)
+    wanted: list[list[str]] = [["kite", "wren"], ["heron"], []]  # none: those of the answer
+    for image, classes, found in zip(images, wanted, model.explain_many(images, wanted), strict=True):
+        alone = model.explain(image, classes)
+        assert [each.name for each in found.classes] == [each.name for each in alone.classes]
+        for part, other in zip(found.classes, alone.classes, strict=True):
+            close(part.contributions, other.contributions)
+    with pytest.raises(SicError, match="no class 'eagle'"):
+        next(model.explain_many(images, [["kite"], ["eagle"], ["kite"]]))
+
+
+def test_matches_of_many_images_look_once_at_every_case() -> None:
+    model, images = build_model("resnet_tiny"), photos(5)
+    model.support_contributions(range(len(LABELS)))
+    with counted(model) as passes:
+        found = list(model.explain_many(images, [["kite"], ["kite"], ["wren"], ["kite"], ["wren"]], matches=True))
+    forward = passes["forward"]
+    # The images and the cases once to trace them, and once for their feature maps.
+    assert sum(forward) == 2 * (len(images) + 5), forward
+    for image, one in zip(images, found, strict=True):
+        alone = model.explain(image, [one.classes[0].name], matches=True)
+        for case, other in zip(one.classes[0].cases, alone.classes[0].cases, strict=True):
+            assert case.matches is not None and other.matches is not None
+            expected = [part.evidence for part in other.matches.parts]
+            assert [part.evidence for part in case.matches.parts] == pytest.approx(expected, abs=1e-4)
+
+
+def test_matches_need_no_further_passes_for_the_maps_of_cases(model: Model) -> None:
+    image = photos(7)[6]
+    plain = model.explain(image, ["kite"])
+    with counted(model) as passes:
+        found = model.explain(image, ["kite"], matches=True)
+    cases = len(found.classes[0].cases)
+    assert passes["backward"].count(1) <= 1 + cases + (LATENT if model.config.backbone == "vit_small" else 0)
+    for case, other in zip(found.classes[0].cases, plain.classes[0].cases, strict=True):
+        assert case.evidence_map is not None and other.evidence_map is not None
+        torch.testing.assert_close(case.evidence_map, other.evidence_map, rtol=1e-4, atol=1e-6)
+
+
 def test_titles_are_those_of_the_files(model: Model, tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.png" for name in "abc"]
     for number, file in enumerate(files):

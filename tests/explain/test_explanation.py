@@ -1,6 +1,7 @@
 """Explanations put together from the model's parts, their reading and their figure."""
 
 import copy
+import io
 import json
 import math
 import re
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from sic import backbones
@@ -375,7 +377,21 @@ def test_the_strongest_match_in_words(sure: SIC) -> None:
     assert f"region {second.number} with {percent(second.share)}" in explanation.text
     assert "match" not in explained(sure, [2]).text
     without = matched(sure, [2], supports(False))
-    assert "No region of the image has a counterpart in the training images." in without.text
+    assert "No regions can be matched, because the model does not keep the images of its cases." in without.text
+
+
+def test_a_notebook_shows_the_regions_of_matches(sure: SIC) -> None:
+    explanation = matched(sure, [2])
+    numbers = {match.number for each in explanation.matches.values() for match in each.groups}
+    assert len(numbers) > 1
+    for shown, expected in ((explanation, numbers), (explained(sure, [2]), set())):
+        picture = np.asarray(Image.open(io.BytesIO(shown._repr_png_())).convert("RGB"))
+        found = {
+            number
+            for number, colour in enumerate(REGION_COLOURS)
+            if number and (picture == list(bytes.fromhex(colour[1:]))).all(axis=-1).sum() > 20
+        }
+        assert found == expected
 
 
 def test_matches_as_json(sure: SIC) -> None:

@@ -261,3 +261,11 @@ def test_the_core_of_a_map() -> None:
     assert area == pytest.approx(int(mask.sum()), rel=0.1)
     assert not core(-torch.ones(8, 8)).any() and centre(core(torch.zeros(8, 8))) is None
     assert outlines(torch.zeros(8, 8, dtype=torch.bool)) == []
+
+
+def test_outlines_have_no_points_on_straight_lines() -> None:
+    mask = torch.zeros(32, 32, dtype=torch.bool)
+    mask[4:20, 6:26] = True
+    (border,) = outlines(mask)
+    assert len(border) == 9 and border[0] == border[-1], "eight corners, because each corner of a pixel is cut"
+    assert {x for x, _ in border} == {6.0, 6.5, 25.5, 26.0} and {y for _, y in border} == {4.0, 4.5, 19.5, 20.0}

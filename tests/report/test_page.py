@@ -153,6 +153,49 @@ def test_cases_add_up_and_are_those_of_the_model(single: Saved, page: Page, tree
             assert explained.pixels + explained.elsewhere + page.overview.bias == pytest.approx(points[-1], abs=0.01)
 
 
+def region_parts(element: Element) -> dict[int, float]:
+    """Points by the number of the region, as a person reads them; 0 is the rest."""
+    found = {}
+    for part in element.all("span", class_="parts")[0].all("span"):
+        name = part.one("b").text
+        found[0 if name == "–" else int(name)] = number(part.text.removeprefix(name))
+    return found
+
+
+def test_matches_are_those_of_the_model_and_add_up_to_evidence_and_score(
+    single: Saved, page: Page, tree: Element
+) -> None:
+    assert page.predictions is not None
+    paths = {sample.id: sample.path for sample in page.predictions.samples}
+    examples = [example for group in page.groups for example in group.examples]
+    matched = 0
+    for example, element in zip(examples, tree.all("details", class_="example"), strict=True):
+        names = [explained.name for explained in example.classes]
+        alone = single.model.explain(paths[example.id], names, matches=True)
+        for expected, block in zip(alone.classes, element.all("div", class_="explained"), strict=True):
+            photo, *cards = [figure for figure in block.all("figure") if figure.all("svg", class_="outlines")]
+            score = number(block.one("tfoot").one("td", class_="number").text)
+            own = region_parts(block.all("p", class_="facts")[0])
+            assert sum(own.values()) + page.overview.bias == pytest.approx(score, abs=0.006 * (len(own) + 2))
+            assert len(cards) == len(expected.cases)
+            total: dict[int, float] = {}
+            for card, case in zip(cards, expected.cases, strict=True):
+                assert case.matches is not None
+                parts = region_parts(card)
+                assert list(parts) == [part.number for part in case.matches.parts]
+                assert list(parts.values()) == pytest.approx([p.evidence for p in case.matches.parts], abs=0.006)
+                assert sum(parts.values()) == pytest.approx(case.evidence, abs=0.006 * (len(parts) + 1))
+                drawn = {int(text.text) for text in card.one("svg").all("text")}
+                assert drawn <= {text for text in parts if text}
+                assert drawn <= {int(text.text) for text in photo.one("svg").all("text")}, "no partner in the image"
+                total = {n: total.get(n, 0.0) + parts.get(n, 0.0) for n in {*total, *parts}}
+                matched += len(parts) - 1
+            assert total == pytest.approx(own, abs=0.006 * (len(cards) + 1))
+            if len(own) > 1 and sum(own.values()) > 0.2:
+                assert "The strongest match is region" in block.text
+    assert matched > 10
+
+
 def test_the_model_card_is_on_the_page(single: Saved, tree: Element) -> None:
     card = tree.one("section", id="card")
     for words in ("resnet_tiny, 40 px", "birds, 48 images", "random weights", ODD, "40 × 40 pixels", "T = 0.02"):
@@ -187,6 +230,7 @@ def test_without_pictures_the_page_says_so(single: Saved, tmp_path: Path) -> Non
     assert not section.all("img")
     assert "saved without images" in section.text
     assert number(section.all("p", class_="facts")[0].text) > 0
+    assert not tree.all("svg", class_="outlines") and "match" not in tree.one("section", id="examples").text
     check_accessible(tree)
 
 

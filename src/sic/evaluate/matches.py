@@ -142,9 +142,8 @@ class _Measured:
 
 def _whole(matched: Matches) -> Pair:
     """The maps of a case as a whole."""
-    image = torch.stack([part.image.map for part in matched.parts]).sum(dim=0)
     support = torch.stack([part.support.map for part in matched.parts if part.support is not None]).sum(dim=0)
-    return Pair(image, support, sum(part.evidence for part in matched.parts))
+    return Pair(matched.evidence_map, support, sum(part.evidence for part in matched.parts))
 
 
 def _known_parts(model: Model, data: ImageData, samples: Sequence[Sample]) -> tuple[list[Tensor], list[Tensor]] | None:

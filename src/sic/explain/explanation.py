@@ -230,14 +230,18 @@ def explain_answers(
     if isinstance(classifier, SIC):
         missing = {index for cases in flat for index in cases if index not in own}
         own |= own_contributions(classifier, supports, sorted(missing))
-    speaking = answered.explain_evidence(as_rows(flat, images)).maps if evidence_maps and any(flat) else None
     found_matches = find_matches(answered, supports, flat) if matches and isinstance(answered, AnsweredSIC) else None
+    speaking: list[dict[int, Tensor]] = [{} for _ in flat]
+    if evidence_maps and found_matches is not None:
+        speaking = [{index: found.evidence_map for index, found in each.items()} for each in found_matches]
+    elif evidence_maps and any(flat):
+        maps = answered.explain_evidence(as_rows(flat, images)).maps
+        speaking = [dict(zip(cases, rows, strict=False)) for cases, rows in zip(flat, maps, strict=True)]
     strengths = answered.strengths.tolist() if isinstance(answered, AnsweredSIC) else None
     logits = answered.explain(as_rows(classes, images))
     pictures = {index: support_image(supports[index], images) for index in {index for cases in flat for index in cases}}
     result = []
     for n, labels in enumerate(classes):
-        slots = {index: slot for slot, index in enumerate(flat[n])}
         of_image = []
         for k, label in enumerate(labels):
             cases = [
@@ -246,7 +250,7 @@ def explain_answers(
                     supports[index],
                     called[index],
                     evidence[n][index],
-                    None if speaking is None else speaking[n, slots[index]],
+                    speaking[n].get(index),
                     own.get(index),
                     pictures[index],
                     None if found_matches is None else found_matches[n][index],

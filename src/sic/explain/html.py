@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
 from sic.explain.matches import Matches
 from sic.explain.picture import colour_picture, drawing_uri, over_white, signed
-from sic.explain.prose import answer, percent, within
-from sic.explain.regions import REGION_COLOURS
+from sic.explain.prose import answer, match_sentence, percent, within
+from sic.explain.regions import REGION_COLOURS, Polygon
 from sic.explain.render import outside_pixels, span, steps, verdict
 from sic.methods import METHODS
 from sic.version import __version__
@@ -88,7 +88,10 @@ class ClassView:
     size: tuple[int, int]
     """Height and width of the pictures in pixels."""
     regions: list[RegionView]
-    """The regions of the image that match the supports; none if they were not looked for."""
+    """The regions of the image that match the supports; none if they were not looked for, or if no image of a support
+    is kept."""
+    words: str | None
+    """The matches in one sentence."""
 
 
 def class_view(
@@ -103,6 +106,7 @@ def class_view(
     waterfall = steps(explanation, explained)
     low, high = span(waterfall)
     length = high - low
+    shown = any(case.image is not None for case in explained.cases)
     supports = drawn or {one.index: support_pictures(one, explained.name) for one in explained.cases}
     return ClassView(
         explained.name,
@@ -133,7 +137,8 @@ def class_view(
         ],
         -100 * low / length,
         (explanation.image.shape[-2], explanation.image.shape[-1]),
-        [] if explained.matches is None else _regions(explained.matches, "image"),
+        [] if explained.matches is None or not shown else _regions(explained.matches, "image"),
+        match_sentence(explained),
     )
 
 
@@ -143,10 +148,19 @@ def _regions(matches: Matches, side: Literal["image", "support"]) -> list[Region
         region = part.image if side == "image" else part.support
         shown = region is not None and part.number > 0
         outline = region.outline if shown and region is not None else []
-        path = "".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in polygon) + "Z" for polygon in outline)
+        path = "".join(map(_path, outline))
         x, y = (region.centre if shown and region is not None else None) or (0.0, 0.0)
         result.append(RegionView(part.number, REGION_COLOURS[part.number], part.evidence, part.share, path, x, y))
     return result
+
+
+def _path(polygon: Polygon) -> str:
+    """A closed polygon as an SVG path, in relative coordinates, which are shorter."""
+    steps = [
+        f"{x - before_x:g} {y - before_y:g}"
+        for (before_x, before_y), (x, y) in zip(polygon[:-2], polygon[1:-1], strict=True)
+    ]
+    return f"M{polygon[0][0]:g} {polygon[0][1]:g}l{' '.join(steps)}Z"
 
 
 def support_pictures(evidence: SupportEvidence, label: str) -> SupportPictures:

@@ -6,6 +6,7 @@ the evidence on either side. Which region corresponds to which is decided by the
 `sic evaluate --only matches` measures how often that is right.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,6 +94,11 @@ class Matches:
         """The groups and the rest: they add up to the evidence of the case, on either side."""
         return [*self.groups, self.rest]
 
+    @property
+    def evidence_map(self) -> Tensor:
+        """H×W, the contributions of the image's pixels to the evidence of the case."""
+        return torch.stack([part.image.map for part in self.parts]).sum(dim=0)
+
 
 def combined(matches: Sequence[Matches]) -> Matches:
     """The matches of several cases of one explanation, added up; `support` of the result is None."""
@@ -128,7 +134,8 @@ def find_matches(
 ) -> list[dict[int, Matches]]:
     """Find the matches between images and cases.
 
-    This takes a backward pass for each case of an image and one for each image of a case, but never more than d.
+    This takes one forward pass of each case for all images together, a backward pass for each case of an image and one
+    for each image of a case, but never more than d.
 
     Args:
         answered: The images and the model's answers.
@@ -163,7 +170,9 @@ def _in_supports(
     classifier: SIC, supports: Sequence[Support], split: Mapping[tuple[int, int], Tensor]
 ) -> tuple[dict[tuple[int, int], Region], dict[int, Tensor]]:
     """The evidence of each pair in the image of its case, and descriptors of these images by case."""
-    shown = sorted({case for _, case in split if supports[case].image is not None})
+    # A batch takes as many passes as its most frequent case: cases that are about as frequent go together.
+    frequency = Counter(case for _, case in split if supports[case].image is not None)
+    shown = sorted(frequency, key=lambda case: (frequency[case], case))
     like = classifier.support_vectors
     regions: dict[tuple[int, int], Region] = {}
     places: dict[int, Tensor] = {}

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from sic.explain.contributions import negative_share
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
-from sic.explain.matches import Matches
 from sic.explain.render import VISIBLE, outside_pixels
 from sic.methods import METHODS, Classifier
 
@@ -124,7 +123,7 @@ def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> l
         f"{images}, minus {-explanation.bias:.2f}, which is the same for every class.",
         f"The most similar {'of them ' if len(ranked) > 1 else ''}is {_named(ranked[0])}.",
         *_likeness_sentences(ranked, explained.alike),
-        *_match_sentences(explained.matches),
+        *([sentence] if (sentence := match_sentence(explained)) else []),
         _where(explained.contributions.maps),
     ]
     apart = outside_pixels(explanation, explained)
@@ -180,19 +179,25 @@ def _contrast_sentences(explanation: Explanation) -> list[str]:
     ]
 
 
-def _match_sentences(matches: Matches | None) -> list[str]:
-    """The regions of the image that match regions of the cases, strongest first, with their shares of the evidence."""
+def match_sentence(explained: ClassExplanation) -> str | None:
+    """The regions of the image that match regions of the cases, strongest first, with their shares of the evidence.
+
+    None if matches were not requested, or if there is hardly any evidence.
+    """
+    matches = explained.matches
     if matches is None or sum(part.evidence for part in matches.parts) < HARDLY_ANY:
-        return []
+        return None
+    if all(case.image is None for case in explained.cases):
+        return "No regions can be matched, because the model does not keep the images of its cases."
     if not matches.groups:
-        return ["No region of the image has a counterpart in the training images."]
+        return "No region of the image has a counterpart in the training images."
     first, *others = sorted(matches.groups, key=lambda match: -match.share)
     sentence = f"The strongest match is region {first.number} with {percent(first.share)} of the evidence"
     if others:
         sentence += "; then " + ", ".join(f"region {each.number} with {percent(each.share)}" for each in others)
     if matches.rest.share >= VISIBLE:
         sentence += f"; {percent(matches.rest.share)} has no match"
-    return [sentence + "."]
+    return sentence + "."
 
 
 def _where(maps: Tensor) -> str:

@@ -67,7 +67,15 @@ def outlines(mask: Tensor) -> list[Polygon]:
     smallest = SPECK * mask.numel()
     sizes = {place: abs(_area(line)) for place, line in enumerate(lines)}
     ranked = sorted((place for place, size in sizes.items() if size >= smallest), key=lambda place: -sizes[place])
-    return [[(float(x) - 0.5, float(y) - 0.5) for x, y in lines[place]] for place in ranked]
+    return [[(float(x) - 0.5, float(y) - 0.5) for x, y in _corners(lines[place])] for place in ranked]
+
+
+def _corners(line: NDArray[np.floating]) -> NDArray[np.floating]:
+    """A closed polygon, N×2, without the points on its straight lines."""
+    points = line[:-1]
+    before, after = points - np.roll(points, 1, axis=0), np.roll(points, -1, axis=0) - points
+    corners = points[before[:, 0] * after[:, 1] != before[:, 1] * after[:, 0]]
+    return np.concatenate([corners, corners[:1]])
 
 
 def _area(line: NDArray[np.floating]) -> float:

@@ -1,7 +1,7 @@
 """The images that the report shows: correct, wrong and uncertain ones, and confused classes."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,17 +136,26 @@ class ExampleView:
     explanation: Explanation
 
 
-def example_view(
-    model: Model, example: Example, predictions: Predictions, supports: Sequence[SupportCard]
+def example_views(
+    model: Model, examples: Sequence[Example], predictions: Predictions, supports: Sequence[SupportCard]
+) -> Iterator[ExampleView]:
+    """Explain the classes of examples, with matches if their images are kept; `supports`: all of the model's."""
+    paths = [predictions.samples[example.row].path for example in examples]
+    wanted = [[model.classes[label] for label in example.classes] for example in examples]
+    kept = any(support.image is not None for support in supports)
+    explanations = model.explain_many(paths, wanted, matches=kept)
+    for example, explanation in zip(examples, explanations, strict=True):
+        yield _example_view(example, explanation, predictions, supports)
+
+
+def _example_view(
+    example: Example, explanation: Explanation, predictions: Predictions, supports: Sequence[SupportCard]
 ) -> ExampleView:
-    """Explain the classes of an example; `supports`: all supports of the model, in its order."""
     sample, truth = predictions.samples[example.row], predictions.truth(example.row)
-    wanted = [model.classes[label] for label in example.classes]
-    explanation = model.explain(sample.path, wanted)
-    if model.config.task == "single":
+    if predictions.task == "single":
         right = any(name in truth for name in explanation.labels)
     else:
-        asked = wanted[0]
+        asked = explanation.classes[0].name
         right = (asked in explanation.labels) == (asked in truth)
     said = explanation.labels
     drawn = {support.index: support for support in supports}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from sic.explain import Overview
 from sic.model import Model
 from sic.predictions import Predictions
 from sic.report.classes import HeatMap, Plane, SupportCard, heat_map, plane, support_cards
-from sic.report.examples import Confusion, ConfusionView, ExampleView, confusion_view, confusions, example_view, select
+from sic.report.examples import Confusion, ConfusionView, ExampleView, confusion_view, confusions, example_views, select
 from sic.run import kind_of_images
 
 CONFUSIONS = 8
@@ -181,16 +182,13 @@ def _groups(
         ("unsure", "Least certain", f"the {what} closest to 50 %, {spread}", chosen.unsure),
     ]
     total = sum(len(found) for *_, found in kinds)
-    groups, done = [], 0
-    for anchor, title, note, found in kinds:
-        views = []
-        for example in found:
-            views.append(example_view(model, example, predictions, supports))
-            done += 1
-            if watch is not None:
-                watch("explaining", done, total)
-        groups.append(ExampleGroup(anchor, title, note, views))
-    return groups
+    views = []
+    for view in example_views(model, [example for *_, found in kinds for example in found], predictions, supports):
+        views.append(view)
+        if watch is not None:
+            watch("explaining", len(views), total)
+    rest = iter(views)
+    return [ExampleGroup(anchor, title, note, list(islice(rest, len(found)))) for anchor, title, note, found in kinds]
 
 
 def _rows(overview: Overview, predictions: Predictions | None, confused: Sequence[Confusion]) -> list[ClassRow]:
