@@ -1,5 +1,6 @@
 """`sic.fit`: from a folder of images to a trained and measured model."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,18 @@ from typing import Any
 from sic import directory, training
 from sic.calibration import needed_images
 from sic.data import open as open_data
-from sic.data.dataset import Sample, require_outside
+from sic.data.dataset import ImageData, Sample, require_outside
 from sic.data.images import UnreadableImage
+from sic.data.labels import MAIN_SCORE, SCORE_NAMES
 from sic.directory import Config
 from sic.errors import SicError
 from sic.machines import Machines, best_device
-from sic.model import Model
-from sic.training import Fitted, Reporter, Silent, choose, recorded_settings
+from sic.model import Model, load
+from sic.training import Fitted, Reporter, Settings, Silent, choose, recorded_settings, rival
+from sic.training.history import CHECKPOINTS, HISTORY
+
+RIVAL = ".photos"
+"""Ends the name of the folder beside a model where its rival is until one of them is kept."""
 
 
 def fit(
@@ -55,6 +61,69 @@ def fit(
     machines = Machines(devices, nodes)
     reporter = reporter if reporter is not None and machines.first else Silent()
     folder = Path(out)
+    opened = _opened(data, folder, layout, group, roi, resume, reporter)
+    beside = folder.with_name(folder.name + RIVAL)
+    alternative = None if resume or machines.processes > 1 else rival(opened, overrides)
+    compared = alternative is not None or (resume and (beside / directory.CONFIG).is_file())
+    unreadable: list[UnreadableImage] = []
+
+    def measure(fitted: Fitted) -> dict[str, Any]:
+        fitted.config.training["compared"] = compared
+        model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(best_device())
+        try:
+            return _figures(model, {"validation": fitted.validation, "test": fitted.test}, fitted.tainted)
+        except UnreadableImage as error:
+            unreadable.append(error)
+            return {}
+        finally:
+            model.to("cpu")
+
+    def trained(settings: Settings, where: Path) -> Fitted:
+        how: dict[str, Any] = {"resume": resume, "workers": workers, "reporter": reporter, "machines": machines}
+        return training.fit(opened, settings, where, measure=measure, **how)
+
+    def chosen(said: dict[str, Any]) -> Settings:
+        settings, notes = choose(opened, said)
+        reporter.say("Chosen: " + "; ".join(notes) + ".")
+        return settings
+
+    if alternative is not None:
+        reporter.say(
+            "These images are not colour photographs. Two models are trained, one with the network for photographs and "
+            "one from scratch; the validation images decide (--weights photos or --recipe scratch trains only one)."
+        )
+        training.require_new(folder)
+        _make_room(beside)
+        trained(chosen(alternative), beside)
+    if resume:
+        settings = recorded_settings(folder, overrides)
+        reporter.say(f"Resuming {folder} with its own settings.")
+    else:
+        settings = chosen(overrides)
+    fitted = trained(settings, folder)
+    if unreadable:
+        raise SicError(
+            f"A held-out image in {opened.root} can no longer be read: the model in {folder} is complete, "
+            "but how good it is was not measured."
+        )
+    model = Model(fitted.classifier, fitted.config, fitted.supports, folder)
+    if compared and _rival_wins(folder, beside, reporter):
+        model = load(folder)
+    if model.config.task == "single":
+        reporter.say(_promise(model.config))
+    return model
+
+
+def _opened(
+    data: str | Path,
+    folder: Path,
+    layout: str | None,
+    group: str | None,
+    roi: bool | None,
+    resume: bool,
+    reporter: Reporter,
+) -> ImageData:
+    """The images to train on, for the model directory `folder`."""
     cut = bool(directory.read_run(folder)["data"].get("roi")) if resume else bool(roi)
     if roi is not None and roi != cut:
         raise SicError(f"--roi differs from what {folder} was started with; leave it out to resume.")
@@ -71,35 +140,36 @@ def fit(
     reporter.say(f"{opened.root}: {opened.layout}, {len(opened.classes)} classes, {kind}: {images}.")
     for problem in opened.problems:
         reporter.warn(problem)
-    if resume:
-        settings = recorded_settings(folder, overrides)
-        reporter.say(f"Resuming {folder} with its own settings.")
-    else:
-        settings, notes = choose(opened, overrides)
-        reporter.say("Chosen: " + "; ".join(notes) + ".")
-    unreadable: list[UnreadableImage] = []
+    return opened
 
-    def measure(fitted: Fitted) -> dict[str, Any]:
-        model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(best_device())
-        try:
-            return _figures(model, {"validation": fitted.validation, "test": fitted.test}, fitted.tainted)
-        except UnreadableImage as error:
-            unreadable.append(error)
-            return {}
-        finally:
-            model.to("cpu")
 
-    fitted = training.fit(
-        opened, settings, folder, resume=resume, workers=workers, reporter=reporter, machines=machines, measure=measure
+def _make_room(beside: Path) -> None:
+    """Remove what an interrupted fit has left; other folders are in the way."""
+    if (beside / directory.RUN).is_file():
+        shutil.rmtree(beside)
+    elif beside.exists():
+        raise SicError(f"{beside} is in the way of a second model; move it, or choose another --out.")
+
+
+def _rival_wins(folder: Path, beside: Path, reporter: Reporter) -> bool:
+    """Keep the model with the higher validation score in `folder`: the one from scratch, or its rival `beside`."""
+    configs = [directory.read_config(each)[0] for each in (folder, beside)]
+    name = MAIN_SCORE[configs[0].task]
+    scratch, photos = (config.figures["validation"][name] for config in configs)
+    wins = photos >= scratch
+    if wins:
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        (folder / HISTORY).unlink(missing_ok=True)
+        for part in beside.iterdir():
+            if (target := folder / part.name).is_dir():
+                shutil.rmtree(target)
+            part.replace(target)
+    shutil.rmtree(beside)
+    reporter.say(
+        f"{SCORE_NAMES[name]} on the validation images: {photos:.1%} with the network for photographs, {scratch:.1%} "
+        f"from scratch. The {'first' if wins else 'second'} model is kept."
     )
-    if unreadable:
-        raise SicError(
-            f"A held-out image in {opened.root} can no longer be read: the model in {folder} is complete, "
-            "but how good it is was not measured."
-        )
-    if fitted.config.task == "single":
-        reporter.say(_promise(fitted.config))
-    return Model(fitted.classifier, fitted.config, fitted.supports, folder)
+    return wins
 
 
 def _promise(config: Config) -> str:
@@ -113,11 +183,12 @@ def _promise(config: Config) -> str:
 
 
 def _checks(config: Config) -> int:
-    """How many checkpoints were compared on the validation images."""
+    """How many models were compared on the validation images: epochs, the frozen one of a tuned one, a rival."""
     training = config.training
+    rivals = int(training.get("compared", False))
     if "best_epoch" not in training:
-        return 1
-    return int(training["epochs"] // training["check_every"]) + (training["recipe"] == "tuned")  # and the frozen one
+        return 1 + rivals
+    return int(training["epochs"] // training["check_every"]) + (training["recipe"] == "tuned") + rivals
 
 
 def _figures(model: Model, held_out: dict[str, list[Sample]], tainted: dict[str, set[str]]) -> dict[str, Any]:
@@ -141,6 +212,7 @@ def _figures(model: Model, held_out: dict[str, list[Sample]], tainted: dict[str,
         if clean is not None:
             note = f"images that are in training, too, are left out: {len(samples) - len(clean)}"
             figures[f"{split}_without_copies"] = clean.quality | {"note": note}
-    if "best_epoch" in model.config.training:
-        figures["validation"]["note"] = "the best epoch was chosen on these images"
+    if _checks(model.config) > 1:
+        chosen = "best epoch" if "best_epoch" in model.config.training else "model"
+        figures["validation"]["note"] = f"the {chosen} was chosen on these images"
     return figures

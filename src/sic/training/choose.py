@@ -220,6 +220,19 @@ def _wants_photos(said: dict[str, Any], data: ImageData) -> bool:
     return not said.keys() & WITHOUT_PHOTOS and photographs(data)
 
 
+def rival(data: ImageData, said: dict[str, Any]) -> dict[str, Any] | None:
+    """The user's settings with the weights for photographs, for images that may or may not gain from them.
+
+    These are images that are large enough but no photographs in colour, such as X-rays. Nobody can tell beforehand
+    whether a network for photographs or one that is trained from scratch suits them. None: there is nothing to decide.
+    """
+    given = {name: value for name, value in said.items() if value is not None}
+    decided = method(given.get("method", "sic")) is not SIC or given.keys() & WITHOUT_PHOTOS
+    if decided or data.layout == RENDERED or typical_size(data) < SMALLEST_PHOTOGRAPH or photographs(data):
+        return None
+    return {**said, "weights": PHOTOS}
+
+
 def _check_projection_first(recipe: RecipeName, said: dict[str, Any], given: set[str], kind: type[Classifier]) -> None:
     """Refuse what a fit that begins with a frozen network cannot do or has no use for; `given`: what the user said."""
     if kind is not SIC or "weights" not in said:

@@ -75,8 +75,8 @@ def fit(
     machines = machines or Machines()
     reporter = reporter if reporter is not None and machines.first else Silent()
     workers = loader_workers() if workers is None else workers
-    if not resume and machines.first and (folder / RUN).is_file():
-        raise SicError(f"{folder} already holds a run; continue it with --resume, or choose another --out.")
+    if not resume and machines.first:
+        require_new(folder)
     data = _held_out(data) if settings.hold_out else data
     _set_up_libraries(settings.seed)
     with _pixel_cache(folder, machines) as cache:
@@ -105,6 +105,12 @@ def fit(
         config.figures = measure(fitted)
     directory.save(fitted.classifier, config, supports, folder)
     return fitted
+
+
+def require_new(folder: Path) -> None:
+    """Refuse a folder that holds a run."""
+    if (folder / RUN).is_file():
+        raise SicError(f"{folder} already holds a run; continue it with --resume, or choose another --out.")
 
 
 def _held_out(data: ImageData) -> ImageData:
