@@ -48,7 +48,7 @@ def test_it_uses_what_it_can_and_says_what_it_skipped(sic: Sic, messy: Path, tmp
     assert reasons == {
         "bird 0/cut off.jpg": "truncated file",
         "bird 0/words.jpg": "not an image",
-        "bird 0/notes.txt": "not an image by its name (.txt)",
+        "bird 0/notes.txt": "not an image file (.txt)",
         "empty class": "class folder without training images",
     }
     run = read_run(out)

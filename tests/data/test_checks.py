@@ -55,7 +55,7 @@ def test_everything_is_listed_at_once(tmp_path: Path) -> None:
         "train/3.png (train) and test/same.bmp (test) are the same image.",
         "train/4.png (train) and test/near.jpg (test) are nearly the same image.",
         "train/6.png and train/conflict.png are the same image but have the labels cat and dog.",
-        "2 images in train are copies of others in it.",
+        "2 images in train are copies of another image in it.",
         "1 image is less than 32 px wide or high: train/small.png (30×20).",
         "1 image is more than 4 times as long as wide: train/long.png (200×40).",
     ]
@@ -119,7 +119,7 @@ def test_several_labels_in_another_order_are_no_conflict(tmp_path: Path) -> None
     data = replace(images(tmp_path), task="multi")
     train = data.splits["train"]
     train += [sample(tmp_path, f"train/both{i}.png", picture(60), *labels) for i, labels in enumerate([(0, 1), (1, 0)])]
-    assert examine(data).problems == ["1 image in train is a copy of others in it."]
+    assert examine(data).problems == ["1 image in train is a copy of another image in it."]
     train.append(sample(tmp_path, "train/none.png", picture(60)))
     assert "train/both0.png and train/none.png are the same image but have the labels cat and dog and nothing." in (
         examine(data).problems

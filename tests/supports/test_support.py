@@ -132,9 +132,9 @@ CLASSES = ["owl", "wren", "heron"]
 def test_an_edit_says_what_it_lacks() -> None:
     for wrong, words in (
         ({"action": "shuffle"}, "no edit 'shuffle'; choose one of drop, add, replace, pin, unpin, reselect"),
-        ({"action": "drop"}, "To drop, say which support"),
-        ({"action": "replace", "support": 1}, "To replace, say which image"),
-        ({"action": "reselect"}, "To reselect, say which class"),
+        ({"action": "drop"}, "To drop, name the support"),
+        ({"action": "replace", "support": 1}, "To replace, name the image"),
+        ({"action": "reselect"}, "To reselect, name the class"),
         ({"action": "reselect", "label": "x", "number": 0}, "at least one support, not 0"),
     ):
         with pytest.raises(SicError, match=words):

@@ -53,7 +53,7 @@ def test_a_validation_set_is_split_off(tmp_path: Path) -> None:
     names = [s.id for s in material.train.samples + material.validation.samples]
     assert len(set(names)) == 19 and "a/03.png" not in names
     assert material.skipped == [
-        Skipped("b/notes.txt", "not an image by its name (.txt)"),
+        Skipped("b/notes.txt", "not an image file (.txt)"),
         Skipped("a/03.png", "not an image"),
     ]
     check_pixels(material)

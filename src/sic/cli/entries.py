@@ -52,7 +52,7 @@ def seeds_of(text: str) -> list[int]:
     except ValueError:
         raise SicError(f"--seeds must be whole numbers separated by commas, not {text!r}.") from None
     if len(set(found)) < len(found):
-        raise SicError(f"--seeds {text} names a seed twice.")
+        raise SicError(f"--seeds {text} contains a seed twice.")
     return found
 
 

@@ -1,6 +1,6 @@
 """`sic evaluate`: measure a model and its explanations with all protocols that apply."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +33,7 @@ from sic.evaluate.metrics import (
     FUNNYBIRDS,
     FUNNYBIRDS_SUMMARY,
     KINDS,
+    Metric,
     funnybirds_values,
     localisation_shares,
 )
@@ -148,17 +149,22 @@ def show(result: Mapping[str, Any]) -> None:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
+        left = position == 0 or column == "meaning"
+        table.add_column(column, justify="left" if left else "right", overflow="fold")
+    return table
+
+
+def _values(title: str, metrics: Sequence[Metric], values: Mapping[str, Any]) -> Table:
+    """A table of the metrics that have a value."""
+    table = _table(title, "metric", "value", "meaning")
+    for metric in metrics:
+        if metric.key in values:
+            table.add_row(metric.title, metric.text(values[metric.key]), metric.meaning)
     return table
 
 
 def _accuracy(found: Mapping[str, Any]) -> Table:
-    table = _table("Accuracy and calibration", "metric", "value", "meaning")
-    table.columns[2].justify = "left"
-    for metric in ACCURACY:
-        if metric.key in found:
-            table.add_row(metric.title, metric.text(found[metric.key]), metric.meaning)
-    return table
+    return _values("Accuracy and calibration", ACCURACY, found)
 
 
 def _classes(rows: list[dict[str, Any]]) -> Table:
@@ -175,19 +181,16 @@ def _funnybirds(found: Mapping[str, Any]) -> Table:
     title = f"FunnyBirds ({found['images']} images, {found['objects']} background objects)"
     keys = [metric.key for metric in (*FUNNYBIRDS, *FUNNYBIRDS_SUMMARY)]
     table = _table(title, "map", *keys)
-    for kind, words in KINDS.items():
-        if kind in found:
-            values = funnybirds_values(found, kind)
-            table.add_row(words, *(number(values[key], 2) for key in keys))
-    for name in found.get("baselines", {}):
-        values = funnybirds_values(found, name)
-        table.add_row(f"no model: {name}", *(number(values[key], 2) for key in keys))
+    maps = {kind: words for kind, words in KINDS.items() if kind in found}
+    maps |= {name: f"no model: {name}" for name in found.get("baselines", {})}
+    for kind, words in maps.items():
+        values = funnybirds_values(found, kind)
+        table.add_row(words, *(number(values[key], 2) for key in keys))
     return table
 
 
 def _localisation(found: Mapping[str, Any]) -> Table:
     table = _table("Localisation", "metric", "share", "by chance", "measured on", "meaning")
-    table.columns[4].justify = "left"
     for share in localisation_shares(found):
         title = share.metric.title + ("" if share.group == "all" else ", predicted classes")
         table.add_row(title, percent(share.value), percent(share.chance), share.measured_on, share.metric.meaning)
@@ -246,11 +249,7 @@ def _matches(found: Mapping[str, Any]) -> Table:
 
 def _frame(found: Mapping[str, Any]) -> Table:
     title = f"The outer tenth of the picture ({found['images']} images, {percent(found['area'])} of the area)"
-    table = _table(title, "metric", "value", "meaning")
-    table.columns[2].justify = "left"
-    for metric in FRAME:
-        table.add_row(metric.title, metric.text(found[metric.key.removeprefix("frame_")]), metric.meaning)
-    return table
+    return _values(title, FRAME, {f"frame_{key}": value for key, value in found.items()})
 
 
 def _unfamiliar(found: Mapping[str, Any]) -> Table:

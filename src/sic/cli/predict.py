@@ -21,7 +21,6 @@ def predict(
     from rich.table import Table
 
     from sic.data.images import UnreadableImage, read_image
-    from sic.explain.prose import percent
     from sic.model import load
     from sic.run import Run
 
@@ -49,24 +48,30 @@ def predict(
         table = Table()
         for column in ("image", "prediction", "probability", "most similar training image", "evidence"):
             table.add_column(column, overflow="fold")
+        nothing = "no similar case" if loaded.classifier.by_similarity else "no class reaches 50 %"
         for result in results:
-            if "error" in result:
-                table.add_row(result["image"], result["error"], "", "", "")
-                continue
-            best = max(result["probabilities"].items(), key=lambda item: item[1])
-            nothing = "no similar case" if loaded.classifier.by_similarity else "no class reaches 50 %"
-            answer = ", ".join(result["labels"]) if result["similar_case"] else f"{nothing} (nearest: {best[0]})"
-            if promise and not result["promised"]:
-                answer = f"refused (nearest: {best[0]})"
-            elif promise and not result["similar_case"]:
-                answer = f"{', '.join(result['labels'])} ({nothing})"
-            shown = [result["probabilities"][name] for name in result["labels"]] or [best[1]]
-            named = (result["labels"] or [best[0]])[0]
-            top = next((e for e in result["evidence"] if e["label"] == named), None)
-            case = ("", "") if top is None else (f"{top['source']} ({top['name']})", f"{top['value']:.2f}")
-            table.add_row(result["image"], answer, ", ".join(map(percent, shown)), *case)
+            table.add_row(result["image"], *_cells(result, nothing, promise))
         OUT.print(table)
         if promise:
             OUT.print(promised)
     if failed:
         raise typer.Exit(1)
+
+
+def _cells(result: dict[str, Any], nothing: str, promise: bool) -> list[str]:
+    """The prediction, its probability, the most similar training image and its evidence; or the error."""
+    from sic.explain.prose import percent
+
+    if "error" in result:
+        return [result["error"], "", "", ""]
+    labels, probabilities = result["labels"], result["probabilities"]
+    best = max(probabilities, key=probabilities.get)
+    answer = ", ".join(labels)
+    if promise and not result["promised"]:
+        answer = f"refused (nearest: {best})"
+    elif not result["similar_case"]:
+        answer = f"{answer} ({nothing})" if promise else f"{nothing} (nearest: {best})"
+    shown = labels or [best]
+    top = next((e for e in result["evidence"] if e["label"] == shown[0]), None)
+    case = ["", ""] if top is None else [f"{top['source']} ({top['name']})", f"{top['value']:.2f}"]
+    return [answer, ", ".join(percent(probabilities[name]) for name in shown), *case]

@@ -215,7 +215,7 @@ def _copies(data: ImageData, prints: Mapping[Path, Fingerprint]) -> Iterator[str
         digests = Counter(prints[sample.path].digest for sample in samples if sample.path in prints)
         extra = digests.total() - len(digests)
         if extra:
-            yield f"{_images(extra)} in {split} {'is a copy' if extra == 1 else 'are copies'} of others in it."
+            yield f"{_images(extra)} in {split} {'is a copy' if extra == 1 else 'are copies'} of another image in it."
 
 
 def _counts(data: ImageData) -> Iterator[str]:

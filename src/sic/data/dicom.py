@@ -105,7 +105,7 @@ def _refuse_what_is_no_picture(dataset: "Dataset") -> None:
         raise UnreadableImage(f"a DICOM file without an image ({dataset.SOPClassUID.name})")
     frames = int(dataset.get("NumberOfFrames") or 1)
     if frames > 1:
-        raise UnreadableImage(f"a DICOM file of {frames} frames; save one frame as a file of its own")
+        raise UnreadableImage(f"a DICOM file of {frames} frames; save one frame as a separate file")
     photometric = dataset.PhotometricInterpretation
     if not photometric.startswith(("MONOCHROME", "RGB", "YBR", "PALETTE")):
         raise UnreadableImage(f"a DICOM file with unusual colours ({photometric})")

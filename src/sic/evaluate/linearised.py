@@ -60,7 +60,7 @@ class Linearised:
             return twin.logits(linear * self._factor("similarity", lambda: _ratio(twin.evidence(latents), linear)))
         if isinstance(twin, Bcos):
             return twin.logits(twin.backbone.pooled(encoded))
-        raise SicError(f"{type(twin).__name__} is not a B-cos network: its explanations promise nothing to verify.")
+        raise SicError(f"{type(twin).__name__} is not a B-cos network: its explanations are not exact by construction.")
 
     def _factor(self, key: Any, compute: Callable[[], Tensor]) -> Tensor:
         """Computed while recording; the same again in the same call of each replay."""

@@ -66,7 +66,7 @@ class Edit:
             raise SicError(f"There is no edit {self.action!r}; choose one of {', '.join(get_args(Action))}.")
         for needed in NEEDED.get(self.action, ("support",)):
             if getattr(self, needed) is None:
-                raise SicError(f"To {self.action}, say which {needed.replace('label', 'class')}.")
+                raise SicError(f"To {self.action}, name the {needed.replace('label', 'class')}.")
         if self.number is not None and self.number < 1:
             raise SicError(f"A class needs at least one support, not {self.number}.")
 
@@ -230,7 +230,7 @@ def _read_image(
     if name is None:
         return None
     if not PICTURE.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a picture there")
+        raise ValueError(f"{name!r} is not the name of a picture of a support")
     data = read(name)
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ValueError(f"{name} has been changed")

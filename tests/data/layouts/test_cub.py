@@ -66,8 +66,8 @@ def test_all_problems_are_listed(root: Path) -> None:
     data = open_cub(root)
     assert data.skipped == [
         Skipped(f"images/{IMAGES[4]}", "images.txt lists it but it does not exist"),
-        Skipped("images/x/5.jpg", "image_class_labels.txt gives it no class of classes.txt"),
-        Skipped("images/x/6.jpg", "train_test_split.txt does not say 1 (training) or 0 (test)"),
+        Skipped("images/x/5.jpg", "image_class_labels.txt does not assign it a class of classes.txt"),
+        Skipped("images/x/6.jpg", "train_test_split.txt has neither 1 (training) nor 0 (test) for it"),
     ]
     assert len(data.problems) == 1 and "is outside the image (50×40)" in data.problems[0]
 
@@ -76,7 +76,7 @@ def test_all_problems_are_listed(root: Path) -> None:
     ("name", "line", "words"),
     [
         ("classes", "one 001.Albatross", r"Line 1 of .*classes\.txt"),
-        ("bounding_boxes", "1 6.0 7.0 32.0", r"Line 1 of .*bounding_boxes\.txt is not as in CUB"),
+        ("bounding_boxes", "1 6.0 7.0 32.0", r"Line 1 of .*bounding_boxes\.txt is not in the format of CUB"),
         ("bounding_boxes", "1 6.0 7.0 32.0 tall", r"'6\.0 7\.0 32\.0 tall', which is not four numbers"),
     ],
 )

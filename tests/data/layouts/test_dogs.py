@@ -79,7 +79,7 @@ def test_all_problems_are_listed(root: Path) -> None:
     data = open_dogs(root)
     assert data.skipped == [
         Skipped("Images/n02085620-Chihuahua/gone.jpg", "the list of train images names it but it does not exist"),
-        Skipped(f"Images/{NAMES[2]}", "in neither of the two lists"),
+        Skipped(f"Images/{NAMES[2]}", "in neither of the lists"),
     ]
     (said,) = data.problems
     assert said.startswith("Annotation/n02085620-Chihuahua/n02085620_7 is ignored: not valid XML")

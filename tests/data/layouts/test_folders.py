@@ -109,7 +109,7 @@ def test_empty_class_folders_are_reported(tmp_path: Path) -> None:
     data = open_folders(tmp_path)
     assert data.classes == ("a", "b")
     assert data.skipped == [
-        Skipped("words/notes.txt", "not an image by its name (.txt)"),
+        Skipped("words/notes.txt", "not an image file (.txt)"),
         Skipped("nobody", "class folder without training images"),
         Skipped("words", "class folder without training images"),
     ]
@@ -124,8 +124,8 @@ def test_hidden_files_and_folders_are_ignored(tmp_path: Path) -> None:
 def test_other_files_are_reported(tmp_path: Path) -> None:
     plant(tmp_path, "a/1.png", "b/1.png", "b/labels.csv", "a/sub/README")
     assert open_folders(tmp_path).skipped == [
-        Skipped("a/sub/README", "not an image by its name (no suffix)"),
-        Skipped("b/labels.csv", "not an image by its name (.csv)"),
+        Skipped("a/sub/README", "not an image file (no suffix)"),
+        Skipped("b/labels.csv", "not an image file (.csv)"),
     ]
 
 

@@ -159,7 +159,7 @@ def test_repeated_rows(root: Path) -> None:
     assert contents(data) == {"train": {"images/a.png": ["x"], "images/b.png": ["y"]}}
     assert said(data) == [
         "Line 4 of table.csv is not used: it repeats line 2 of table.csv.",
-        "Line 5 of table.csv is not used: line 3 of table.csv gives images/b.png other labels; several labels go into "
+        "Line 5 of table.csv is not used: line 3 of table.csv gives images/b.png other labels; put several labels into "
         "one row, as a|b.",
     ]
 

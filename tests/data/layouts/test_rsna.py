@@ -89,8 +89,8 @@ def test_all_problems_are_listed(root: Path) -> None:
     ]
     line = "of stage_2_train_labels.csv has"
     assert data.problems == [
-        f"Line 3 {line} a box where Target says that there is nothing; the box is ignored.",
-        f"Line 5 {line} no box although Target is 1; the image is used without.",
+        f"Line 3 {line} a box although Target is 0; the box is ignored.",
+        f"Line 5 {line} no box although Target is 1; the image is used without one.",
         f"Line 163 {line} no patientId, or a Target that is not 0 or 1; it is ignored.",
         f"Line 164 {line} no patientId, or a Target that is not 0 or 1; it is ignored.",
         f"Line 165 {line} a box that is not four numbers; it is ignored.",

@@ -63,7 +63,7 @@ def test_json_labels_names_and_several_labels(tmp_path: Path) -> None:
     assert (data.classes, data.task) == (("cat", "dog"), "multi")
     assert [sample.labels for sample in data.splits["train"]] == [(0,), (0, 1), (1,)]
     assert [str(one) for one in data.skipped] == [
-        "train/0.tar/a/3.jpg is not used: no label beside it, in .cls or in .json."
+        "train/0.tar/a/3.jpg is not used: no .cls or .json file with its label."
     ]
 
 
@@ -73,7 +73,7 @@ def test_numbers_have_names_in_a_file(tmp_path: Path) -> None:
     data = sic.data.open(tmp_path)
     assert data.classes == ("ant", "bee", "cow") and data.splits["train"][0].labels == (2,)
     (tmp_path / "classnames.txt").write_text("ant\nbee\n")
-    with pytest.raises(SicError, match="classnames.txt must have a line of its own for each class"):
+    with pytest.raises(SicError, match="classnames.txt must have one line per class"):
         sic.data.open(tmp_path)
 
 

@@ -163,7 +163,7 @@ def test_everything_that_is_wrong_is_said_at_once(root: Path) -> None:
     assert [str(skipped) for skipped in open_voc(root).skipped] == [
         "JPEGImages/2008_000007.jpg is not used: val.txt lists it but it does not exist.",
         "JPEGImages/2008_000008.jpg is not used: Annotations/2008_000008.xml: no such file.",
-        "JPEGImages/2008_000002.jpg in val.txt is not used: train.txt has it already.",
+        "JPEGImages/2008_000002.jpg in val.txt is not used: train.txt lists it already.",
     ]
 
 

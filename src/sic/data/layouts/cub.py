@@ -30,9 +30,9 @@ def open_cub(root: Path) -> ImageData:
         label = position.get(labels.get(number, ("",))[0])
         split = {"1": "train", "0": "test"}.get(training.get(number, ("",))[0])
         if label is None:
-            skipped.append(Skipped(id, "image_class_labels.txt gives it no class of classes.txt"))
+            skipped.append(Skipped(id, "image_class_labels.txt does not assign it a class of classes.txt"))
         elif split is None:
-            skipped.append(Skipped(id, "train_test_split.txt does not say 1 (training) or 0 (test)"))
+            skipped.append(Skipped(id, "train_test_split.txt has neither 1 (training) nor 0 (test) for it"))
         elif not path.is_file():
             skipped.append(Skipped(id, "images.txt lists it but it does not exist"))
         else:
@@ -55,7 +55,9 @@ def _read(path: Path) -> dict[str, tuple[str, ...]]:
     width = 5 if path.name == "bounding_boxes.txt" else 2
     for number, words in enumerate(lines, 1):
         if len(words) != width or not words[0].isdecimal():
-            raise SicError(f"Line {number} of {path} is not as in CUB-200-2011: a number and {width - 1} more.")
+            raise SicError(
+                f"Line {number} of {path} is not in the format of CUB-200-2011: a number and {width - 1} more words."
+            )
     return {words[0]: tuple(words[1:]) for words in lines}
 
 

@@ -53,7 +53,7 @@ def open_dogs(root: Path) -> ImageData:
             sample = Sample(f"Images/{name}", found[name], (label[name.partition("/")[0]],), boxes)
             splits.setdefault(split, []).append(sample)
     used = {name for names in listed.values() for name in names}
-    skipped += [Skipped(f"Images/{name}", "in neither of the two lists") for name in found if name not in used]
+    skipped += [Skipped(f"Images/{name}", "in neither of the lists") for name in found if name not in used]
     name = root.resolve().name
     return require_training_images(
         ImageData(name, root, "Stanford Dogs", classes, splits, skipped=skipped, problems=problems)

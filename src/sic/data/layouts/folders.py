@@ -54,7 +54,10 @@ def open_folders(root: Path) -> ImageData:
     ]
     if splits_found:
         others = sorted(set(_subfolders(root)) - set(sources.values()))
-        skipped += [Skipped(folder.name, "not a split with classes, or a second one of its kind") for folder in others]
+        skipped += [
+            Skipped(folder.name, "not a split with class folders, or a second folder of the same split")
+            for folder in others
+        ]
     found: dict[str, dict[str, list[Path]]] = {}
     for split, folder in sources.items():
         for class_folder in _subfolders(folder):
@@ -63,9 +66,7 @@ def open_folders(root: Path) -> ImageData:
                 if _is_image(file):
                     images.append(file)
                 else:
-                    skipped.append(
-                        Skipped(_name(file, root), f"not an image by its name ({file.suffix or 'no suffix'})")
-                    )
+                    skipped.append(Skipped(_name(file, root), f"not an image file ({file.suffix or 'no suffix'})"))
             found.setdefault(_name(class_folder, folder), {})[split] = images
     classes = tuple(sorted(name for name, by_split in found.items() if by_split.get("train")))
     for name in sorted(set(found) - set(classes)):

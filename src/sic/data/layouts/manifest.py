@@ -60,7 +60,7 @@ def open_manifest(where: Path) -> ImageData:
     """Read a table, or a folder with one table, or with one table for each split."""
     files = _tables(where) if where.is_dir() else [where]
     if not files:
-        raise SicError(f"{where} has no table with the columns path and label; give the file.")
+        raise SicError(f"{where} has no table with the columns path and label; name the file.")
     if len(files) > 1 and not all(file.stem.lower() in SPLITS for file in files):
         raise SicError(f"{where} holds {' and '.join(file.name for file in files)}; give one of these files.")
     reader = _Reader()
@@ -208,7 +208,7 @@ def _add(first: _Entry, entry: _Entry, id: str, boxed: bool) -> None:
     if not boxed:
         if first.labels == entry.labels:
             raise _Bad(f"it repeats {_lower(first.said)}")
-        raise _Bad(f"{_lower(first.said)} gives {id} other labels; several labels go into one row, as a|b")
+        raise _Bad(f"{_lower(first.said)} gives {id} other labels; put several labels into one row, as a|b")
     first.labels |= entry.labels
     first.boxes += entry.boxes
 

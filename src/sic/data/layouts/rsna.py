@@ -80,7 +80,7 @@ def _findings(root: Path) -> tuple[dict[str, _Finding], list[str]]:
     table = read_table(root / LABELS)
     missing = {"patientid", "x", "y", "width", "height", "target"}.difference(table.columns)
     if missing:
-        raise SicError(f"{table.path} has no column {', '.join(sorted(missing))}; it is not that of the challenge.")
+        raise SicError(f"{table.path} has no column {', '.join(sorted(missing))}; it is not the file of the challenge.")
     found: dict[str, _Finding] = defaultdict(_Finding)
     problems = []
     for row in table.rows:
@@ -96,11 +96,11 @@ def _findings(root: Path) -> tuple[dict[str, _Finding], list[str]]:
         finding = found[row["patientid"]]
         finding.targets.add(int(row["target"]))
         if corners is not None and row["target"] == "0":
-            problems.append(f"{where} has a box where Target says that there is nothing; the box is ignored.")
+            problems.append(f"{where} has a box although Target is 0; the box is ignored.")
         elif corners is not None:
             finding.corners.append(corners)
         elif row["target"] == "1":
-            problems.append(f"{where} has no box although Target is 1; the image is used without.")
+            problems.append(f"{where} has no box although Target is 1; the image is used without one.")
     return dict(found), problems
 
 

@@ -86,12 +86,12 @@ def _contents(shard: Path, root: Path, skipped: list[Skipped]) -> list[tuple[str
                     assert content is not None
                     labels[key] = _labels(content.read(), suffix)
                 else:
-                    skipped.append(Skipped(f"{name}/{member.name}", "neither an image nor .cls nor .json by its name"))
+                    skipped.append(Skipped(f"{name}/{member.name}", "neither an image file nor .cls nor .json"))
     except (tarfile.TarError, EOFError, OSError) as error:
-        skipped.append(Skipped(name, f"cannot be read to its end ({error})"))
+        skipped.append(Skipped(name, f"cannot be read completely ({error})"))
     for key in sorted(images):
         if not labels.get(key):
-            skipped.append(Skipped(images[key][0], "no label beside it, in .cls or in .json"))
+            skipped.append(Skipped(images[key][0], "no .cls or .json file with its label"))
     return [(*images[key], labels[key]) for key in images if labels.get(key)]
 
 
@@ -115,5 +115,5 @@ def _names(root: Path, values: set[Any]) -> dict[Any, str]:
         return {value: str(value) for value in sorted(values, key=lambda value: (str(type(value)), value))}
     listed = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     if max(values) >= len(listed) or len(set(listed)) < len(listed):
-        raise SicError(f"{file} must have a line of its own for each class, and there are classes up to {max(values)}.")
+        raise SicError(f"{file} must have one line per class, and there are classes up to {max(values)}.")
     return dict(enumerate(listed))

@@ -140,7 +140,7 @@ class _Reader:
     def sample(self, name: str, listed_in: str) -> Sample | None:
         id = f"JPEGImages/{name}.jpg"
         if name in self.listed:
-            self.skipped.append(Skipped(f"{id} in {listed_in}", f"{self.listed[name]} has it already"))
+            self.skipped.append(Skipped(f"{id} in {listed_in}", f"{self.listed[name]} lists it already"))
             return None
         self.listed[name] = listed_in
         if not (self.root / id).is_file():
