@@ -219,6 +219,9 @@ def test_what_is_not_promised_is_refused(setting: Setting, client: TestClient) -
         served_answers = client.post(f"{V1}/predict{query}", files=files).json()["images"]
         for field in ("labels", "promised", "similar_case"):
             assert [entry[field] for entry in served_answers] == [entry[field] for entry in alone[:16]]
+    explained = client.post(f"{V1}/explain", files=files[:6]).json()["images"]
+    assert [entry["promised"] for entry in explained] == [entry["promised"] for entry in told[:6]]
+    assert client.get(f"{V1}/model").json()["promise"] == str(promise)
     covered = served.model.predictions(served.tests.samples).promised.tolist()
     assert [entry["promised"] for entry in told] == covered and len(set(covered)) == 2
     for entry in told:

@@ -247,6 +247,7 @@ class Model(Predictor):
                     self.config.method,
                     parts[1].name if versus else None,
                     self.classifier.calibration.threshold,
+                    bool(answers.promised[row]),
                 )
             )
         return result

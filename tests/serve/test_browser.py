@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from sic.calibration import Calibration, Promise
 from sic.explain.picture import signed
 from tests.serve.conftest import SIZE, TERMS, Served, Uncased, listening
 
@@ -242,9 +243,24 @@ def test_a_model_without_cases(browser: Any, uncased: Uncased, width: int) -> No
         assert "similar" not in page.locator("#result").inner_text().lower()
         page.locator("#classes input").nth(1).check()
         page.wait_for_selector("#difference:not([hidden])")
+        assert len(set(page.locator("#difference .stage canvas").first.evaluate(drawn)[::4])) > 20  # not blank
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         visited.context.close()
         assert [words for words in visited.problems if "willReadFrequently" not in words] == []
+
+
+def test_the_promise_is_told_with_the_answer(visit: Visit) -> None:
+    page, model = visit.go("/?test=0"), visit.served.model
+    page.wait_for_selector(".panel")
+    assert not page.locator("#promise").is_visible()
+    image = visit.served.tests.samples[0].path
+    score = model.explain(image).classes[0].logit
+    for limit, words in ((score - 0.1, "covers this answer"), (score + 0.1, "does not cover this answer")):
+        promise = Promise(limit, 0.05, 0.95, 100, 90, 1)
+        model.config.calibration = model.classifier.calibration = Calibration(promise=promise)
+        page = visit.go("/?test=0")
+        page.wait_for_selector(".panel")
+        assert words in page.locator("#promise").inner_text()
 
 
 def test_bars_start_where_there_is_no_evidence(visit: Visit) -> None:

@@ -116,6 +116,8 @@ class Explanation:
     """The class that the first one is compared with."""
     threshold: float = 0.0
     """The score with a probability of 50 %, where classes do not compete (see `sic.calibration`)."""
+    promised: bool = False
+    """Whether the promise of the model covers the answer (see `Model.promise`)."""
 
     @property
     def contrast(self) -> list[Difference]:

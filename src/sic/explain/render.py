@@ -101,6 +101,7 @@ def as_json(explanation: Explanation, *, maps: bool = False, pictures: bool = Fa
         "name": explanation.title,
         "labels": explanation.labels,
         "similar_case": explanation.similar_case,
+        "promised": explanation.promised,
         "nearest": explanation.nearest,
         "probabilities": explanation.probabilities,
         "bias": explanation.bias,

@@ -117,6 +117,7 @@ class Engine:
             "supports": len(self.model.supports),
             "figures": config.figures,
             "quality": quality(config.figures, config.calibration.promise),
+            "promise": None if config.calibration.promise is None else str(config.calibration.promise),
             "threshold": config.calibration.threshold,
             "floor": self._floor(),
             "terms": terms_of(config.training),

@@ -95,6 +95,7 @@ class Explanation(BaseModel):
     name: str = Field(examples=["new.png"])
     labels: list[str]
     similar_case: bool
+    promised: bool = Field(description="Whether the promise of the model covers the answer; false if it makes none.")
     nearest: str = Field(examples=["bird 2"])
     probabilities: dict[str, float]
     bias: float = Field(examples=[-2.4])
@@ -189,6 +190,7 @@ class Description(BaseModel):
     supports: int = Field(description="The number of cases; 0 for a method without cases.", examples=[36])
     figures: dict[str, Any] = Field(description="Metrics on images that it was not trained on.")
     quality: dict[str, Any] | None = Field(description="The same in words: `kind` of images, `lines`, `caution`.")
+    promise: str | None = Field(description="What the model promises about mistakes; null if it makes no promise.")
     terms: str | None = Field(description="The terms of the weights that the model started from.")
     tests: dict[str, Any] | None = Field(
         description="The held-out images: `name`, `kind` (test or validation images), `caution` and their number."

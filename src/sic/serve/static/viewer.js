@@ -66,6 +66,8 @@ function tell() {
   const others = Object.entries(answer.probabilities).filter(([name, value]) => value >= 0.5 && !answer.labels.includes(name)).map(([name]) => name);
   byId("others").hidden = !others.length;
   byId("others").textContent = `The model is undecided: ${others.length > 3 ? `${others.length} other classes` : others.join(" and ")} would also be a yes.`;
+  byId("promise").hidden = !described.promise;
+  byId("promise").textContent = answer.promised ? "The promise of the model covers this answer." : "The promise of the model does not cover this answer.";
   byId("truth").hidden = !source.truth;
   if (source.truth) {
     const right = described.task === "multi"
@@ -263,10 +265,9 @@ try {
   introduce(described, narrow ? 3 : 6, open);
   if (!described.supports) few = 5;
   const { classes } = described;
-  byId("find").hidden = classes.length <= MANY;
-  byId("other").placeholder = `Another of the ${classes.length.toLocaleString("en")} classes`;
+  byId("other").hidden = classes.length <= MANY;
   byId("names").replaceChildren(...(classes.length > MANY ? classes : []).map((name) => make("option", { value: name })));
-  byId("measure").open = !narrow;
+  for (const id of ["measure", "bars"]) byId(id).open = !narrow;
   if (described.tests) startTests(described.tests, (entry) => look({ test: entry.test, truth: entry.truth }));
   const wanted = new URLSearchParams(location.search).get("test");
   if (wanted !== null && /^\d+$/.test(wanted)) await open(wanted);
