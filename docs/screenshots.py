@@ -1,6 +1,7 @@
 """Take the pictures of the documentation: the viewer's pages, the report, and explanations, of one model.
 
     python docs/screenshots.py runs/demo
+    python docs/screenshots.py photos cat.png   # the viewer of the shipped classifier, with one photograph
 
 Needs Chromium and the extras `dev` and `serve`. The model's supports are looked at but not changed.
 """
@@ -157,6 +158,19 @@ def explanations(folder: Path) -> None:
         shrink(DOCS / name, 1300)
 
 
+def photos(photo: Path) -> None:
+    """The answer of the shipped classifier. The picture in docs/ shows scikit-image's `chelsea` (CC0)."""
+    with browser() as started, served(Path("photos")) as address:
+        page = started.new_page(viewport={"width": WIDTHS[""], "height": 900}, color_scheme="light")
+        page.goto(address)
+        page.set_input_files("#file", photo)
+        page.wait_for_selector(".panel canvas", timeout=120_000)
+        page.locator('[data-mode="colours"]').click()
+        page.wait_for_timeout(1000)
+        page.mouse.move(0, 0)
+        shoot(page, "viewer-photos", 860, "#result")
+
+
 def main(model: Path) -> None:
     OUT.mkdir(exist_ok=True)
     explanations(model)
@@ -178,4 +192,7 @@ def main(model: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "photos":
+        photos(Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]))

@@ -137,3 +137,14 @@ def test_the_command_serves_the_shipped_file(tmp_path: Path) -> None:
     assert shown["nearest"] == alone["nearest"] == "palace"
     assert shown["probabilities"] == pytest.approx(alone["probabilities"], rel=1e-3, abs=1e-9)
     assert shown["classes"][0]["pixels"] == pytest.approx(alone["classes"][0]["pixels"], rel=1e-4)
+
+
+def test_a_model_directory_without_cases_is_served_alike(uncased: Uncased, client: TestClient, tmp_path: Path) -> None:
+    """As `sic train --method bcos` writes one."""
+    uncased.model.save(tmp_path / "small")
+    engine = Engine(load(tmp_path / "small"), "small", None)
+    assert engine.describe() == client.get(f"{V1}/model").json()
+    [alone] = engine.predict(["flower.png"], [engine.model.tensor(uncased.image)])
+    [told] = client.post(f"{V1}/predict", files={"image": uncased.image.read_bytes()}).json()["images"]
+    assert (alone["labels"], alone["evidence"]) == (told["labels"], told["evidence"])
+    assert alone["probabilities"] == pytest.approx(told["probabilities"], rel=1e-4)
