@@ -74,8 +74,8 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-def shoot(page: Any, name: str, height: int, start: str | None = None) -> None:
-    """The page from the top, or from an element, `height` pixels of it."""
+def shoot(page: Any, name: str, height: int, start: str | None = None, drawn: int | None = None) -> None:
+    """The page from the top, or from an element, `height` pixels of it; `drawn`: the width of the picture."""
     top = 0
     if start is not None:
         top = page.locator(start).first.evaluate("element => element.getBoundingClientRect().top + scrollY - 8")
@@ -84,7 +84,7 @@ def shoot(page: Any, name: str, height: int, start: str | None = None) -> None:
     picture = OUT / f"{name}.png"
     clip = {"x": 0, "y": top, "width": width, "height": min(height, bottom - top)}
     page.screenshot(path=picture, full_page=True, clip=clip, animations="disabled")
-    shrink(picture)
+    shrink(picture, drawn)
 
 
 def answer(page: Any, address: str, end: str) -> None:
@@ -168,7 +168,7 @@ def photos(photo: Path) -> None:
         page.locator('[data-mode="colours"]').click()
         page.wait_for_timeout(1000)
         page.mouse.move(0, 0)
-        shoot(page, "viewer-photos", 860, "#result")
+        shoot(page, "viewer-photos", 860, "#result", drawn=900)
 
 
 def main(model: Path) -> None:
