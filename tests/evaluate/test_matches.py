@@ -14,7 +14,7 @@ import torch
 from sic import backbones
 from sic.data.dataset import ImageData
 from sic.data.images import Preprocessing, read_image, to_tensor
-from sic.data.layouts.funnybirds import drawn_part_map, open_funnybirds, part_map, write_funnybirds
+from sic.data.layouts.funnybirds import known_part_map, open_funnybirds, part_map, write_funnybirds
 from sic.directory import Config
 from sic.evaluate import verification
 from sic.evaluate.matches import NO_PART, Drop, agreement, causality, matches
@@ -83,18 +83,23 @@ def test_agreement_by_hand() -> None:
 
 
 def test_causality_by_hand() -> None:
-    drops = [Drop(n // 2, float(n), float(n) ** 2, 2.0) for n in range(8)]
+    drops = [Drop(n // 2, float(n), float(n) ** 2, 2.0, -float(n), float(n) ** 3) for n in range(8)]
     found = causality(drops)
     assert found["spearman"] == pytest.approx(1) and found["interval"] == pytest.approx([1, 1])
     assert found["claimed"] == pytest.approx(3.5) and found["measured"] == pytest.approx(17.5)
     assert found["beats_random"] == pytest.approx(6 / 8) and found["random"] == 2
-    assert causality([Drop(n, float(n), -float(n), 0.0) for n in range(8)])["spearman"] == pytest.approx(-1)
+    assert found["spearman_other_class"] == pytest.approx(-1) and found["spearman_uniform"] == pytest.approx(1)
+    assert found["above_other_class"] == pytest.approx([2, 2])
+    opposite = [Drop(n, float(n), -float(n), 0.0, float(n), float(n)) for n in range(8)]
+    assert causality(opposite)["spearman"] == pytest.approx(-1)
 
 
 def test_blanked_regions_against_single_images() -> None:
     model, image = build(), photos(8)[4]
     found = find_matches(model.answered(image[None]), stored(photos(4)), [[0, 2]])[0]
-    measured = list(matched_drops(model, image, 7, found, torch.Generator().manual_seed(0)))
+    other = torch.zeros(image.shape[1:])
+    other[:, :10], other[0, 0] = 2.0, -5.0
+    measured = list(matched_drops(model, image, 7, found, other, torch.Generator().manual_seed(0)))
     regions = [(case, match.image) for case, each in found.items() for match in each.groups]
     assert len(measured) == len(regions) > 2
     for (case, region), drop in zip(regions, measured, strict=True):
@@ -105,6 +110,9 @@ def test_blanked_regions_against_single_images() -> None:
         assert drop.image == 7
         assert drop.measured == pytest.approx(before - after, abs=1e-4)
         assert drop.claimed == pytest.approx((region.map * region.mask).sum().item(), rel=1e-4)
+        inside = region.mask[:, :10].sum().item() - region.mask[0, 0].item()
+        assert drop.other_class == pytest.approx(before * inside / (10 * len(other) - 1), rel=1e-4)
+        assert drop.uniform == pytest.approx(before * region.mask.sum().item() / region.mask.numel(), rel=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -129,11 +137,13 @@ def test_part_maps_of_training_images_are_drawn_again(drawn: ImageData, tmp_path
     stored_map = np.asarray(read_image(part_map(drawn.root, test)))
     scenes = json.loads((drawn.root / "dataset_test.json").read_text())
     (tmp_path / "dataset_train.json").write_text(json.dumps(scenes))
-    (tmp_path / test.id).parent.mkdir(parents=True)
-    shutil.copy(test.path, tmp_path / test.id)
-    np.testing.assert_array_equal(drawn_part_map(tmp_path, test.id), stored_map)
+    id = test.id.replace("test", "train", 1)
+    (tmp_path / id).parent.mkdir(parents=True)
+    shutil.copy(test.path, tmp_path / id)
+    np.testing.assert_array_equal(known_part_map(tmp_path, id), stored_map)
+    np.testing.assert_array_equal(known_part_map(drawn.root, test.id), stored_map)
     (tmp_path / "other").mkdir()
-    assert drawn_part_map(tmp_path / "other", test.id) is None
+    assert known_part_map(tmp_path / "other", id) is None and known_part_map(tmp_path, test.id) is None
 
 
 def test_the_protocol_on_drawn_birds(drawn: ImageData) -> None:

@@ -242,6 +242,10 @@ def _matches(found: Mapping[str, Any]) -> Table:
         )
         low, high = map(number, cause["interval"])
         table.add_row("rank correlation of claimed and measured", number(cause["spearman"]), f"{low} to {high}")
+        low, high = map(number, cause["above_other_class"])
+        other = number(cause["spearman_other_class"])
+        table.add_row("the same, by the map of the second best class", other, f"lower by {low} to {high}")
+        table.add_row("the same, by a uniform map", number(cause["spearman_uniform"]), "")
     if "images_per_s" in found:
         table.add_row("images per second, with matches", number(found["images_per_s"]), "")
     return table

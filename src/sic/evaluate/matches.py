@@ -16,7 +16,7 @@ from torch import Tensor
 from sic.data.birds import PARTS
 from sic.data.dataset import ImageData, Sample, Watch, nobody
 from sic.data.images import read_image
-from sic.data.layouts.funnybirds import drawn_part_map, part_map
+from sic.data.layouts.funnybirds import known_part_map, part_map
 from sic.data.loading import view_batches
 from sic.evaluate.interventions import importance, part_masks
 from sic.explain.matches import Matches, find_matches
@@ -99,7 +99,9 @@ class _Measured:
         cases = [[case for case, owner in enumerate(owners) if owner == label] for label in best]
         found = find_matches(answered, self.model.supports, cases)
         self.seconds += time.perf_counter() - start
-        for image, row, each in zip(images, rows, found, strict=True):
+        second = answered.logits.topk(min(2, answered.logits.shape[1]), dim=1).indices[:, -1]
+        others = answered.explain(second, weights=False).maps
+        for image, row, each, other in zip(images, rows, found, others, strict=True):
             for case, matched in each.items():
                 pairs = [
                     Pair(match.image.map, match.support.map, match.evidence)
@@ -111,7 +113,7 @@ class _Measured:
                 self._record("whole_maps", row, case, [whole])
                 same = [Pair(pair.image, whole.support * (pair.image != 0), pair.evidence) for pair in pairs]
                 self._record("same_place", row, case, same)
-            self.drops += drops(classifier, image, row, each, generator)
+            self.drops += drops(classifier, image, row, each, other, generator)
 
     def _protopnet(self, images: Tensor, rows: range) -> None:
         classifier = copy.deepcopy(self.model.classifier)
@@ -150,7 +152,7 @@ def _known_parts(model: Model, data: ImageData, samples: Sequence[Sample]) -> tu
     """Masks of the parts in images and in cases (see `part_masks`); None if they are not known."""
     if data.layout != "FunnyBirds" or not all(part_map(data.root, sample).is_file() for sample in samples):
         return None
-    pictures = [drawn_part_map(data.root, support.source) for support in model.supports]
+    pictures = [known_part_map(data.root, support.source) for support in model.supports]
     known = [picture for picture in pictures if picture is not None]
     if len(known) < len(pictures):
         return None
@@ -207,13 +209,26 @@ class Drop:
     measured: float
     random: float
     """The effect of blanking a region of the same shape somewhere else."""
+    other_class: float
+    """The claim if the evidence of the case were where that of another class is."""
+    uniform: float
+    """The claim if it were everywhere."""
 
 
 @torch.no_grad()
 def drops(
-    classifier: SIC, image: Tensor, row: int, matched: dict[int, Matches], generator: torch.Generator
+    classifier: SIC, image: Tensor, row: int, matched: dict[int, Matches], other: Tensor, generator: torch.Generator
 ) -> Iterator[Drop]:
-    """Blank the core of every region with the mean colour of the image, and cores shifted to random places."""
+    """Blank the core of every region with the mean colour of the image, and cores shifted to random places.
+
+    Args:
+        classifier: The model.
+        image: 3×H×W.
+        row: The number of the image.
+        matched: Its matches by case.
+        other: H×W, its contributions to another class.
+        generator: Draws the random places.
+    """
     regions = [(case, match.image) for case, each in matched.items() for match in each.groups]
     if not regions:
         return
@@ -223,12 +238,14 @@ def drops(
     moved = torch.stack([mask.roll(tuple(by), (0, 1)) for mask, by in zip(masks, places.tolist(), strict=True)])
     grey = image.mean(dim=(1, 2), keepdim=True)
     blanked = torch.where(torch.cat([masks, moved])[:, None], grey, image)
+    elsewhere = other.clamp(min=0) / other.clamp(min=0).sum().clamp_min(1e-30)
     before = classifier.answer(image[None])[1][0]
     after = torch.cat([classifier.answer(each)[1] for each in blanked.split(2 * BATCH)])
     for number, (case, region) in enumerate(regions):
         claimed = region.map[region.mask].sum().item()
         lower = [(before[case] - after[place, case]).item() for place in (number, number + len(regions))]
-        yield Drop(row, claimed, *lower)
+        shares = [elsewhere[region.mask].sum().item(), region.mask.double().mean().item()]
+        yield Drop(row, claimed, *lower, *(share * before[case].item() for share in shares))
 
 
 def causality(found: Sequence[Drop], seed: int = 0) -> dict[str, Any]:
@@ -237,16 +254,19 @@ def causality(found: Sequence[Drop], seed: int = 0) -> dict[str, Any]:
     Returns:
         Means of the `claimed` and the `measured` drop and of that of equal regions at `random` places; `beats_random`,
         the share of regions whose drop is larger; `spearman`, the rank correlation of claimed and measured drops,
-        with its 95 % `interval` by a bootstrap over images; the number of `regions`.
+        with its 95 % `interval` by a bootstrap over images; the same for claims by the map of the second best class
+        (`spearman_other_class`) and by a uniform map (`spearman_uniform`), and the interval of the difference to the
+        former (`above_other_class`); the number of `regions`.
     """
     images = np.array([drop.image for drop in found])
-    claimed, measured, random = (
-        np.array([getattr(drop, name) for drop in found]) for name in ("claimed", "measured", "random")
+    claimed, measured, random, other, uniform = (
+        np.array([getattr(drop, name) for drop in found])
+        for name in ("claimed", "measured", "random", "other_class", "uniform")
     )
 
-    def correlation(counts: NDArray[np.float64]) -> float:
+    def correlation(counts: NDArray[np.float64], claims: NDArray[np.float64] = claimed) -> float:
         rows = np.repeat(np.arange(len(found)), counts.astype(int))
-        return float(spearmanr(claimed[rows], measured[rows]).statistic)
+        return float(spearmanr(claims[rows], measured[rows]).statistic)
 
     return {
         "claimed": float(claimed.mean()),
@@ -255,6 +275,11 @@ def causality(found: Sequence[Drop], seed: int = 0) -> dict[str, Any]:
         "beats_random": float((measured > random).mean()),
         "spearman": correlation(np.ones(len(found))),
         "interval": _interval([correlation(counts) for counts in _resampled(images, seed)]),
+        "spearman_other_class": correlation(np.ones(len(found)), other),
+        "above_other_class": _interval(
+            [correlation(counts) - correlation(counts, other) for counts in _resampled(images, seed)]
+        ),
+        "spearman_uniform": correlation(np.ones(len(found)), uniform),
         "regions": len(found),
     }
 

@@ -17,6 +17,7 @@ from PIL import Image
 from sic.data.birds import MODELS, PARTS, PLACEHOLDER, Scene, sample_scene, species
 from sic.data.dataset import ImageData, Sample
 from sic.data.drawing import render
+from sic.data.images import read_image
 from sic.errors import SicError
 
 
@@ -94,16 +95,25 @@ def has_interventions(root: Path, samples: Sequence[Sample]) -> bool:
 
 def part_map(root: Path, sample: Sample) -> Path:
     """The file of the part map of a test image."""
-    return root / sample.id.replace("test/", "test_part_map/", 1)
+    return _part_map(root, sample.id)
 
 
-def drawn_part_map(root: Path, id: str) -> npt.NDArray[np.uint8] | None:
-    """The part map of a training image, drawn from its scene; None for images that `write_funnybirds` did not draw.
+def _part_map(root: Path, id: str) -> Path:
+    return root / id.replace("test/", "test_part_map/", 1)
+
+
+def known_part_map(root: Path, id: str) -> npt.NDArray[np.uint8] | None:
+    """The part map of any image: that of a test image is read, that of a training image is drawn from its scene.
+
+    None for training images that `write_funnybirds` did not draw.
 
     Args:
         root: The folder of the dataset.
         id: The image, as in `Sample.id`.
     """
+    if id.startswith("test/"):
+        file = _part_map(root, id)
+        return np.asarray(read_image(file)) if file.is_file() else None
     try:
         scene = Scene.from_json(_scenes_of(root / "dataset_train.json")[int(Path(id).stem)])
         with Image.open(root / id) as image:
