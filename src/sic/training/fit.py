@@ -91,11 +91,11 @@ def fit(
             fit_projection(module, images, settings, workers, reporter)
             config.temperature = module.classifier.temperature
         if settings.recipe != "frozen":
-            before = {name: value.clone() for name, value in module.state_dict().items()}
+            before = _copied(module) if settings.projection_first else None
             _train(module, images, folder, resume, workers, reporter, machines)
             if machines.first:
                 config.training["best_epoch"] = _take_best(module, folder, reporter)
-                if settings.projection_first:
+                if before is not None:
                     _keep_better(module, before, config, images, workers, reporter)
         if not machines.first:
             raise SystemExit(0)
@@ -174,7 +174,7 @@ def _keep_better(
     reporter: Reporter,
 ) -> None:
     """Undo the training of the whole network where the frozen one is at least as good on the validation images."""
-    after = {name: value.clone() for name, value in module.state_dict().items()}
+    after = _copied(module)
     tuned = validated(module, images.validation, workers)
     module.load_state_dict(before)
     frozen = validated(module, images.validation, workers)
@@ -187,6 +187,11 @@ def _keep_better(
         f"Validation score {frozen.score:.1%} with the network as it was, {tuned.score:.1%} after training it: the "
         f"{'trained' if better else 'untrained'} one is kept."
     )
+
+
+def _copied(module: Training) -> dict[str, Tensor]:
+    """The state of a module as it is now."""
+    return {name: value.clone() for name, value in module.state_dict().items()}
 
 
 def _failed_to_compile(error: RuntimeError) -> bool:
