@@ -14,7 +14,8 @@ from sic.cli.options import Json
 from sic.errors import SicError
 
 if TYPE_CHECKING:
-    from sic.clinic import Clinic, Edit, Outcome
+    from sic.clinic import Clinic, Outcome
+    from sic.supports import Action
 
 app = typer.Typer(
     help="Inspect and change the training images that a model reasons with, without training again.",
@@ -122,9 +123,7 @@ def drop(
     context: typer.Context, support: Which, preview: Preview = False, data: Data = None, json: Json = False
 ) -> None:
     """Remove a support."""
-    from sic.clinic import Edit
-
-    _edit(context, Edit.drop(support), preview, data, json)
+    _edit(context, preview, data, json, "drop", support=support)
 
 
 @app.command("add")
@@ -138,9 +137,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Add a training image to the supports of a class."""
-    from sic.clinic import Edit
-
-    _edit(context, Edit.add(label, image, force), preview, data, json)
+    _edit(context, preview, data, json, "add", label=label, image=image, force=force)
 
 
 @app.command("replace")
@@ -154,9 +151,7 @@ def replace(
     json: Json = False,
 ) -> None:
     """Replace a support by another training image."""
-    from sic.clinic import Edit
-
-    _edit(context, Edit.replace(support, image, force), preview, data, json)
+    _edit(context, preview, data, json, "replace", support=support, image=image, force=force)
 
 
 @app.command("pin")
@@ -168,9 +163,7 @@ def pin(
     json: Json = False,
 ) -> None:
     """Keep a support when its class is selected again."""
-    from sic.clinic import Edit
-
-    _edit(context, Edit.unpin(support) if off else Edit.pin(support), False, data, json)
+    _edit(context, False, data, json, "unpin" if off else "pin", support=support)
 
 
 @app.command("reselect")
@@ -184,9 +177,7 @@ def reselect(
     json: Json = False,
 ) -> None:
     """Select the supports of a class again, as training does; keep pinned ones, leave out those that you removed."""
-    from sic.clinic import Edit
-
-    _edit(context, Edit.reselect(label, supports, varied), preview, data, json)
+    _edit(context, preview, data, json, "reselect", label=label, number=supports, varied=varied)
 
 
 @app.command("undo")
@@ -250,10 +241,14 @@ def check(
     OUT.print(f"{number} in {len(clinic.examined.supports)} supports of {context.obj}.")
 
 
-def _edit(context: typer.Context, edit: "Edit", preview: bool, data: str | None, json: bool) -> None:
+def _edit(
+    context: typer.Context, preview: bool, data: str | None, json: bool, action: "Action", **arguments: Any
+) -> None:
+    """Make an edit and print its effect; `arguments`: those of `sic.supports.Edit`."""
     from sic.directory import stamp
-    from sic.supports import by_position
+    from sic.supports import Edit, by_position
 
+    edit = Edit(action, **arguments)
     clinic = _open(context, data)
     saved = stamp(context.obj)
     if by_position(edit.support) and saved is not None and saved[1] > context.meta[STARTED]:
@@ -262,7 +257,7 @@ def _edit(context: typer.Context, edit: "Edit", preview: bool, data: str | None,
             "the support by its image, or look at the list again."
         )
     outcome = clinic.preview(edit) if preview else clinic.apply(edit)
-    _tell(clinic, outcome, edit.action, preview, json)
+    _tell(clinic, outcome, action, preview, json)
 
 
 def _tell(clinic: "Clinic", outcome: "Outcome", action: str, preview: bool, json: bool) -> None:
