@@ -109,7 +109,8 @@ def test_the_report_embeds_no_image_twice(
     own = [served.model.tensor(sample.path) for samples in clinic.images.splits.values() for sample in samples]
     assert set(passes.embedded) == set(map(name, own)), "all images of the run"
     assert set(passes.embedded.values()) == {1}
-    assert all(passes.explained[one] <= 1 for one in supports(served.model))
+    # Once for its own picture, and once for the regions that match in the examples.
+    assert all(passes.explained[one] <= 2 for one in supports(served.model))
     with counted() as again:
         SIC.json(*arguments)
     assert bool(again.embedded) == read_only, "the second time all latents are known"
