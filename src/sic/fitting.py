@@ -136,7 +136,7 @@ def _opened(
     )
     require_outside(folder, opened)
     images = ", ".join(f"{len(samples)} {split}" for split, samples in opened.splits.items())
-    kind = "images, cut to their boxes" if cut else "images"
+    kind = "images, cropped to their boxes" if cut else "images"
     reporter.say(f"{opened.root}: {opened.layout}, {len(opened.classes)} classes, {kind}: {images}.")
     for problem in opened.problems:
         reporter.warn(problem)

@@ -94,12 +94,12 @@ class Run:
     def open_other(
         self, data: str | Path, progress: Progress | None = None, warn: Callable[[str], None] | None = None
     ) -> ImageData:
-        """Other labelled images, cut to their boxes if those of the run were, and if they have any."""
+        """Other labelled images, cropped to their boxes if those of the run were, and if they have any."""
         try:
             return open_data(data, progress, roi=bool(self.card.get("roi")))
         except NoBoxes:
             if warn is not None:
-                warn(f"{self.folder} was trained on images cut to their boxes; those in {data} are taken as they are.")
+                warn(f"{self.folder} was trained on images cropped to their boxes; those in {data} are not cropped.")
             return open_data(data, progress)
 
     def is_own(self, data: ImageData) -> bool:
@@ -160,7 +160,7 @@ class Run:
         return RunImages(opened.root, where, splits, skipped, problems)
 
     def cut(self, files: Sequence[Path]) -> list[Path | None]:
-        """The same files as training saw them: for a run on images cut to their boxes the cut ones, None where a file
+        """The same files as training saw them: for a run on images cropped to their boxes the crops, None where a file
         is not among its images."""
         if not self.card.get("roi"):
             return list(files)

@@ -199,7 +199,7 @@ class Settings(Network):
     lr: float = setting("Learning rate.", low=0, search=True)
     weight_decay: float = setting("Weight decay.", 0.0, low=0, search=True)
     temperature: float = setting(
-        "T of the evidence.", flags=("--temperature", "-T"), above=0, special=True, search=True
+        "Temperature T of the evidence.", flags=("--temperature", "-T"), above=0, special=True, search=True
     )
     batch_size: int = setting("Queries per step.", low=2)
     supports_per_class: int = setting(
@@ -222,7 +222,7 @@ class Settings(Network):
     hold_out: bool = setting(
         "Choose the epoch on held-out training images, and measure on the data's own validation images.", False
     )
-    balance: bool = setting("Rare classes: positives weigh as much as negatives.", False)
+    balance: bool = setting("Weight the positives of rare classes as much as the negatives.", False)
     allow_leaks: bool = setting("Train although many held-out images, or their groups, are in training, too.", False)
     drop_leaks: bool = setting("Remove training images that are copies of held-out images, or of their group.", False)
     compiled: bool = setting("Compile the network; default: for long fits on a GPU.", False, flags=("--compile",))

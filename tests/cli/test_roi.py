@@ -56,7 +56,7 @@ def test_a_model_of_cut_images(sic: Sic, tmp_path: Path, monkeypatch: pytest.Mon
     # Evaluation, on its own data and on data that is named; what has no boxes is taken as it is.
     own, named = (sic.json("evaluate", out, *where, "--only", "accuracy")["accuracy"] for where in ([], [data]))
     assert own == named and own["accuracy"] == said["figures"]["test"]["accuracy"]
-    assert "taken as they are" in sic("evaluate", out, data / "images", "--only", "accuracy", code=1).stderr
+    assert "are not cropped" in sic("evaluate", out, data / "images", "--only", "accuracy", code=1).stderr
     # A file of that data is cut as well; of any other, nobody knows where.
     whole = data / test[0].id
     predicted = sic("predict", out, whole, "--json")

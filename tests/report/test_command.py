@@ -24,7 +24,7 @@ def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_report_and_figures(single: Saved, tmp_path: Path) -> None:
     out = tmp_path / "a b" / "report.html"
-    flags = ["--out", out, "--cases", 1, "--limit", 30, "--figures", tmp_path / "f"]
+    flags = ["--out", out, "--examples", 1, "--limit", 30, "--figures", tmp_path / "f"]
     said = Sic(apart).json("report", single.folder, *flags)
     assert said["report"] == str(out) and said["bytes"] == out.stat().st_size
     assert said["tried_on"]["name"] == "test images of birds" and said["tried_on"]["images"] == 30

@@ -25,7 +25,12 @@ def report(
     formats: Annotated[
         str, typer.Option("--format", help="Formats of the figures: pdf, png, svg, comma-separated.")
     ] = "pdf",
-    cases: Annotated[int, typer.Option(min=1, help="Test images to explain: correct, wrong, uncertain, each.")] = 6,
+    examples: Annotated[
+        int,
+        typer.Option(
+            "--examples", "--cases", min=1, help="Test images to explain: so many correct, wrong and uncertain ones."
+        ),
+    ] = 6,
     limit: Annotated[int | None, typer.Option(min=1, help="The most test images to use, spread evenly.")] = None,
     seed: Seed = 0,
     json: Json = False,
@@ -50,7 +55,7 @@ def report(
         loaded = load(model)
         predictions = _predictions(loaded, model, data, limit, talker)
         findings = _findings(loaded, talker)
-        page = gather(loaded, model, predictions, examples=cases, seed=seed, watch=talker.advance, findings=findings)
+        page = gather(loaded, model, predictions, examples=examples, seed=seed, watch=talker.advance, findings=findings)
         text = render(page)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
