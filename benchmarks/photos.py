@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--weights", required=True)
     parser.add_argument("--student", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--grids", type=int, default=GRIDS)
+    parser.add_argument("--sides", default="2,3", help="photos along a side of a grid")
     parser.add_argument("--limit", type=int, help="use so many of the images")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
@@ -88,7 +89,7 @@ def main() -> None:
             ways[name] = lambda grid, targets, one=classifier: one.explain(grid, targets).maps
     ways["teacher_grad_cam"] = posthoc("grad-cam")
     ways["teacher_input_x_gradient"] = posthoc("input-x-gradient")
-    for side in (2, 3):
+    for side in map(int, options.sides.split(",")):
         rows = draw_grids(found.labels, usable, side, options.grids)
         game: dict[str, object] = {"grids": len(rows), "chance": 1 / side**2}
         for name, explain in ways.items():
