@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -198,3 +199,14 @@ def listening(app: Guard) -> Iterator[str]:
 
 def floats(data: bytes) -> np.ndarray:
     return np.frombuffer(data, "<f4").reshape(SIZE, SIZE)
+
+
+def address_of(server: subprocess.Popen[str]) -> str:
+    """The address that `sic serve --json` prints once it listens."""
+    assert server.stdout is not None
+    text = ""
+    while not text.endswith("}\n"):
+        line = server.stdout.readline()
+        assert line, server.communicate()[1]
+        text += line
+    return str(json.loads(text)["address"])

@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from tests.serve.conftest import Served
+from tests.serve.conftest import Served, address_of
 
 pytestmark = pytest.mark.slow
 
@@ -17,13 +17,7 @@ def test_it_listens_answers_and_ends(served: Served) -> None:
     command = [sys.executable, "-m", "sic", "serve", str(served.folder), "--port", "0", "--json"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        assert server.stdout is not None
-        text = ""
-        while not text.endswith("}\n"):
-            line = server.stdout.readline()
-            assert line, server.communicate()[1]
-            text += line
-        address = json.loads(text)["address"]
+        address = address_of(server)
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(f"{address}healthz") as answer:
             assert json.load(answer) == {"status": "ok"}

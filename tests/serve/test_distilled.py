@@ -19,7 +19,7 @@ from sic.backbones.distilled import PHOTOS
 from sic.model import Model, load
 from sic.serve.engine import Engine
 from tests.cli.conftest import Sic, here
-from tests.serve.conftest import TERMS, Uncased
+from tests.serve.conftest import TERMS, Uncased, address_of
 
 V1 = "/api/v1"
 SIC = Sic(here)
@@ -118,14 +118,8 @@ def test_the_command_serves_the_shipped_file(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sic", "serve", PHOTOS, "--port", "0", "--json"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        assert server.stdout is not None
-        text = ""
-        while not text.endswith("}\n"):
-            line = server.stdout.readline()
-            assert line, server.communicate()[1]
-            text += line
         request = urllib.request.Request(
-            f"{json.loads(text)['address']}api/v1/explain", photo.read_bytes(), {"Content-Type": "image/png"}
+            f"{address_of(server)}api/v1/explain", photo.read_bytes(), {"Content-Type": "image/png"}
         )
         with urllib.request.urlopen(request) as answer:
             [shown] = json.load(answer)["images"]

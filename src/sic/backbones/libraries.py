@@ -94,7 +94,7 @@ def resnet50_smooth() -> Body:
 
 @register
 def resnet26_smooth() -> Body:
-    """The first two blocks of every stage of `resnet50_smooth`: its layers, 1.7 times as fast."""
+    """The first two blocks of every stage of `resnet50_smooth`."""
     return _smooth(lambda: ResNet(Bottleneck, [2, 2, 2, 2]))
 
 

@@ -1,6 +1,7 @@
 """Choosing the settings of a fit: what the user gives, what the method and the weights decide, what suits the data."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from sic import backbones
 from sic.backbones.distilled import PHOTOS
-from sic.data.dataset import ImageData, Task
+from sic.data.dataset import ImageData, Sample, Task
 from sic.data.images import UnreadableImage, image_size, read_image
 from sic.errors import SicError
 from sic.methods import SIC, Classifier, method
@@ -34,11 +35,16 @@ PAPER_ON_BIRDS = {"lr": 1e-3, "augmentation": "none"}
 """The settings of the paper that differ on FunnyBirds."""
 
 
+def _some(data: ImageData, number: int) -> Sequence[Sample]:
+    """About so many of the training images, spread evenly."""
+    samples = data.splits["train"]
+    return samples[:: max(1, len(samples) // number)]
+
+
 def typical_size(data: ImageData, number: int = 64) -> int:
     """Median short side of some of the training images, from their headers."""
-    samples = data.splits["train"]
     sides = []
-    for sample in samples[:: max(1, len(samples) // number)]:
+    for sample in _some(data, number):
         try:
             sides.append(min(image_size(sample.path)))
         except UnreadableImage:
@@ -48,19 +54,26 @@ def typical_size(data: ImageData, number: int = 64) -> int:
     return sorted(sides)[len(sides) // 2]
 
 
-def photographs(data: ImageData, number: int = 16) -> bool:
-    """Whether the training images look like photographs: in colour, and not small; some of them are read."""
-    if data.layout == RENDERED or typical_size(data) < SMALLEST_PHOTOGRAPH:
-        return False
-    samples = data.splits["train"]
+def _detailed(data: ImageData) -> bool:
+    """Whether the training images are neither rendered nor small."""
+    return data.layout != RENDERED and typical_size(data) >= SMALLEST_PHOTOGRAPH
+
+
+def _coloured(data: ImageData, number: int = 16) -> bool:
+    """Whether most of the training images have colours; some of them are read."""
     coloured = []
-    for sample in samples[:: max(1, len(samples) // number)]:
+    for sample in _some(data, number):
         try:
             red, green, blue = np.asarray(read_image(sample.path).resize((32, 32)), np.float32).transpose(2, 0, 1)
         except UnreadableImage:
             continue
         coloured.append(np.abs(red - green).mean() + np.abs(green - blue).mean() > GREY)
     return bool(np.mean(coloured) > 0.5) if coloured else False
+
+
+def photographs(data: ImageData) -> bool:
+    """Whether the training images look like photographs: in colour, and not small."""
+    return _detailed(data) and _coloured(data)
 
 
 def _check_method(said: dict[str, Any], kind: type[Classifier]) -> None:
@@ -228,7 +241,7 @@ def rival(data: ImageData, said: dict[str, Any]) -> dict[str, Any] | None:
     """
     given = {name: value for name, value in said.items() if value is not None}
     decided = method(given.get("method", "sic")) is not SIC or given.keys() & WITHOUT_PHOTOS
-    if decided or data.layout == RENDERED or typical_size(data) < SMALLEST_PHOTOGRAPH or photographs(data):
+    if decided or not _detailed(data) or _coloured(data):
         return None
     return {**said, "weights": PHOTOS}
 
