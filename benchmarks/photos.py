@@ -11,38 +11,17 @@ of the positive contributions to a class that lies in its cell. Smoothed maps ar
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from sic.backbones import create
 from sic.backbones.weights import loader
 from sic.distill.examination import Examination
+from sic.distill.teacher import load_teacher
 from sic.distilled_model import load_distilled
-from sic.evaluate.localisation import GRIDS, Explain, confident, draw_grids, point_in_grids
-from sic.methods import BlackBox, Classifier
-
-
-def teacher(name: str, weights: str) -> BlackBox:
-    """The conventional network with its classifier."""
-    state = loader(weights, name, "conventional")
-    head = state.classifier()
-    if head is None:
-        raise SystemExit(f"{weights} has no classifier.")
-    classifier = BlackBox(create(name, "conventional", load=state), len(head[1]), loss="ce")
-    with torch.no_grad():
-        classifier.head.weight.copy_(head[0])
-        classifier.head.bias.copy_(head[1])
-    return classifier.eval()
-
-
-@torch.inference_mode()
-def answers(classifier: Classifier, images: Examination, device: torch.device) -> Tensor:
-    """Probabilities N×C."""
-    batches = images.pixels.split(50)
-    return torch.cat([classifier.probabilities(classifier(each.to(device).float() / 255)).cpu() for each in batches])
+from sic.evaluate.localisation import GRIDS, confident
+from sic.methods import Classifier
+from sic.methods.blackbox import GRAD_CAM, INPUT_X_GRADIENT
 
 
 def main() -> None:
@@ -58,46 +37,31 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    networks: dict[str, Classifier] = {"teacher": teacher(options.teacher, options.weights).to(device)}
+    teacher = load_teacher(options.teacher, loader(options.weights, options.teacher, "conventional")).to(device)
+    if not teacher.classes:
+        raise SystemExit(f"{options.weights} has no classifier.")
+    students: dict[str, Classifier] = {}
     for each in options.student:
         name, _, file = each.partition("=")
-        networks[name] = load_distilled(Path(file), device)[0]
-    found = Examination.read(options.images, networks["teacher"].classes, options.workers)
+        students[name] = load_distilled(Path(file), device)[0]
+    posthoc = {
+        "teacher_grad_cam": teacher.classifier(GRAD_CAM),
+        "teacher_input_x_gradient": teacher.classifier(INPUT_X_GRADIENT),
+    }
+    found = Examination.read(options.images, teacher.classes, options.workers)
     if options.limit:
         kept = torch.randperm(len(found.labels), generator=torch.Generator().manual_seed(0))[: options.limit]
         found = Examination(found.pixels[kept], found.labels[kept])
     result: dict[str, object] = {"images": len(found.labels)}
     usable = torch.ones(len(found.labels), dtype=torch.bool)
-    for name, classifier in networks.items():
-        probabilities = answers(classifier, found, device)
-        ranked = probabilities.topk(5).indices == found.labels[:, None]
-        result[name] = {"top1": ranked[:, 0].float().mean().item(), "top5": ranked.any(1).float().mean().item()}
-        usable &= confident(probabilities, found.labels)
+    for name, classifier in {"teacher": posthoc["teacher_grad_cam"], **students}.items():
+        answers = found.answers(classifier)
+        result[name] = {"top1": found.top(answers), "top5": found.top(answers, 5)}
+        usable &= confident(answers, found.labels)
         print(name, result[name], flush=True)
-    ways: dict[str, Explain] = {}
-    box = networks["teacher"]
-
-    def posthoc(way: str) -> Explain:
-        def explain(grid: Tensor, targets: Tensor) -> Tensor:
-            box.explain_with(way)
-            return box.explain(grid, targets).maps
-
-        return explain
-
-    for name, classifier in networks.items():
-        if name != "teacher":
-            ways[name] = lambda grid, targets, one=classifier: one.explain(grid, targets).maps
-    ways["teacher_grad_cam"] = posthoc("grad-cam")
-    ways["teacher_input_x_gradient"] = posthoc("input-x-gradient")
     for side in map(int, options.sides.split(",")):
-        rows = draw_grids(found.labels, usable, side, options.grids)
-        game: dict[str, object] = {"grids": len(rows), "chance": 1 / side**2}
-        for name, explain in ways.items():
-            began = time.monotonic()
-            cells = (found.pixels[row].to(device).float() / 255 for row in rows)
-            game[name] = point_in_grids(explain, cells, [found.labels[row].tolist() for row in rows])
-            print(side, name, game[name], f"{time.monotonic() - began:.0f} s", flush=True)
-        result[f"grid_{side}x{side}"] = game
+        result[f"grid_{side}x{side}"] = found.point({**students, **posthoc}, usable, side=side, grids=options.grids)
+        print(side, result[f"grid_{side}x{side}"], flush=True)
     result["command"] = " ".join(["python", "benchmarks/photos.py", *sys.argv[1:]])
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 

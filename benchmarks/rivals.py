@@ -99,15 +99,20 @@ def published() -> dict[str, dict[str, float]]:
     return result
 
 
+def start_of(method: str, weights: str) -> dict[str, str]:
+    """The settings that let a method start from its network for photographs."""
+    if method in NETWORKS["bcos"][1]:
+        return {"weights": PHOTOS}
+    if method in NETWORKS["blackbox"][1]:
+        return {"weights": weights, "backbone": "resnet50_v1"}
+    return {}
+
+
 def starts(methods: str, weights: str) -> list[str]:
-    """The flags that let each method start from its network for photographs."""
-    flags = []
-    for method in {each.partition(":")[0] for each in methods.split(",")}:
-        if method in NETWORKS["bcos"][1]:
-            flags += ["--set", f"{method}:weights={PHOTOS}"]
-        elif method in NETWORKS["blackbox"][1]:
-            flags += ["--set", f"{method}:weights={weights}", "--set", f"{method}:backbone=resnet50_v1"]
-    return flags
+    """The same as flags for all of the methods."""
+    names = sorted({each.partition(":")[0] for each in methods.split(",")})
+    settings = [f"{name}:{key}={value}" for name in names for key, value in start_of(name, weights).items()]
+    return [part for setting in settings for part in ("--set", setting)]
 
 
 def tuned(name: str, out: Path, flags: list[str]) -> list[str]:
@@ -157,12 +162,14 @@ def as_the_paper(values: Values) -> Values:
 
 
 def details(runs: Path, folders: Iterable[str], check: str) -> dict[str, Any]:
-    """All that a check found of each model, beside the table's figures: chance, number of images, curves."""
+    """All that a check found of each model, beside the table's figures: chance, number of images, curves.
+
+    A check leaves out models that it cannot measure, such as grids of a model with too few confident answers.
+    """
     now = {read_config(Path(folder))[1][:8] for folder in folders}
     named = [(*file.stem.rpartition("-"), file) for file in sorted((runs / "results").glob("*.json"))]
-    return {
-        model: json.loads(file.read_text())["result"][check] for model, _, checksum, file in named if checksum in now
-    }
+    found = {model: json.loads(file.read_text())["result"] for model, _, checksum, file in named if checksum in now}
+    return {model: result[check] for model, result in found.items() if check in result}
 
 
 def main() -> None:

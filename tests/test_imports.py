@@ -22,6 +22,7 @@ USES: dict[str, set[str]] = {
     "data": {"errors", "machines"},
     "evaluate.metrics": set(),
     "evaluate.headline": set(),
+    "evaluate.localisation": {"data", "errors", "methods"},
     "card": {"backbones", "calibration", "evaluate.headline", "evaluate.metrics", "methods"},
     "directory": {
         "backbones",
@@ -45,7 +46,7 @@ for above_settings in ("backbones", "methods", "supports", "data", "directory", 
 USES["directory"] |= {"version"}
 USES["training"] |= {"predictions", "supports"}
 USES["distilled_model"] = {"backbones", "data", "directory", "errors", "machines", "methods", "supports"}
-USES["distill"] = {"backbones", "bcos", "data", "errors", "machines", "methods", "training"}
+USES["distill"] = {"backbones", "bcos", "data", "errors", "evaluate.localisation", "machines", "methods", "training"}
 USES["predictor"] = {"calibration", "data", "directory", "errors", "latents", "methods", "predictions", "supports"}
 USES["model"] = set(USES) - {"distill"}
 USES["fitting"] = {"calibration", "data", "directory", "errors", "machines", "model", "training"}

@@ -90,13 +90,15 @@ def test_losses_are_zero_for_the_same_and_match_a_slow_reference() -> None:
         for size in sizes
     )
     same = compare(own, own)
-    assert float(same.total) == pytest.approx(0, abs=1e-5)
+    assert float(same.total - same.evidence) == pytest.approx(0, abs=1e-5)
     losses = compare(own, right)
     assert own.logits is not None and right.logits is not None
-    divergence, places, features = 0.0, 0.0, 0.0
+    divergence, evidence, places, features = 0.0, 0.0, 0.0, 0.0
     for image in range(4):
         p, q = (torch.softmax(each.logits[image].double() / 2, 0) for each in (right, own))  # type: ignore[index]
         divergence += float((p * (p / q).log()).sum()) * 4 / 4
+        p, q = torch.softmax(right.logits[image].double(), 0), torch.sigmoid(own.logits[image].double())
+        evidence += float((p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).sum()) / 4
         places += float(1 - _cosine(own.maps[image].flatten(), right.maps[image].flatten())) / 4
         features += float(1 - _cosine(own.maps[image].mean((1, 2)), right.maps[image].mean((1, 2)))) / 4
     stages = []
@@ -104,13 +106,23 @@ def test_losses_are_zero_for_the_same_and_match_a_slow_reference() -> None:
         theirs = F.adaptive_avg_pool2d(theirs, mine.shape[-1])
         pairs = zip(mine.movedim(1, -1).flatten(0, 2), theirs.movedim(1, -1).flatten(0, 2), strict=True)
         stages.append(np.mean([float(1 - _cosine(a, b)) for a, b in pairs]))
-    found = [float(losses.answers), float(losses.places), float(losses.features), float(losses.stages)]
-    assert found == pytest.approx([divergence, places, features, np.mean(stages)], abs=1e-5)
+    found = [float(getattr(losses, each)) for each in ("answers", "evidence", "places", "features", "stages")]
+    assert found == pytest.approx([divergence, evidence, places, features, np.mean(stages)], abs=1e-5)
+
+
+def test_evidence_that_all_classes_share_is_a_loss() -> None:
+    maps, wanted = torch.rand(2, 5, 3, 3), torch.tensor([[4.0, 0, 0], [0, 0, 4.0]])
+    right, probabilities = Lesson(maps, wanted), wanted.softmax(1)
+    own = Lesson(maps, probabilities.logit())
+    assert float(compare(own, right).evidence) == pytest.approx(0, abs=1e-6)
+    shared = compare(Lesson(maps, probabilities.logit() + 3), right)
+    assert float(shared.evidence) > 0.3
+    assert float(shared.answers) == pytest.approx(float(compare(own, right).answers), abs=1e-5)
 
 
 def test_stages_of_another_width_are_not_compared() -> None:
-    maps, logits = torch.rand(2, 5, 3, 3), torch.randn(2, 7)
-    narrow, wide = (Lesson(maps, logits, (torch.rand(2, width, 4, 4),)) for width in (2, 3))
+    maps = torch.rand(2, 5, 3, 3)
+    narrow, wide = (Lesson(maps, None, (torch.rand(2, width, 4, 4),)) for width in (2, 3))
     assert float(compare(narrow, wide).total) == pytest.approx(0, abs=1e-5)
 
 

@@ -113,6 +113,12 @@ def test_an_oracle_finds_the_cell(patches: list[Sample], size: int | None) -> No
     assert 0.25 < found["smoothed"]["share"] < 1  # a box of 15 pixels spreads the patches over their borders
 
 
+def test_a_single_grid_has_no_standard_error(patches: list[Sample]) -> None:
+    found = grid_pointing_game(Colours(), patches, VIEW, sure(patches), 2, grids=1)
+    assert found is not None and found["grids"] == 1
+    assert found["standard_error"] is found["smoothed"]["standard_error"] is None  # JSON has no NaN
+
+
 def test_a_map_that_is_the_same_everywhere_is_at_chance(patches: list[Sample]) -> None:
     found = grid_pointing_game(Everywhere(), patches, VIEW, sure(patches), 2, grids=3)
     assert found is not None and found["share"] == pytest.approx(0.25)

@@ -20,7 +20,8 @@ def distill(
         Path | None, typer.Option(help="Go on from an earlier result of sic distill, also of a deeper network.")
     ] = None,
     test: Annotated[
-        Path | None, typer.Option(help="Labelled images: a folder for each of the teacher's classes, in their order.")
+        Path | None,
+        typer.Option(help="Labelled images to measure both: a folder for each of the teacher's classes, in order."),
     ] = None,
     crops: Annotated[
         int | None, typer.Option("--images", min=1, help="Random crops to show in all; default: 100 of every image.")
@@ -101,4 +102,10 @@ def distill(
     if done.top1 is not None:
         student_right, teacher_right = done.top1["student"], done.top1["teacher"]
         same += f" Right answers on the test images: student {student_right:.1%}, teacher {teacher_right:.1%}."
+    if done.grid_2x2 is not None:
+        own, theirs = (done.grid_2x2[who]["raw"]["share"] for who in ("student", "teacher_grad_cam"))
+        same += (
+            " Share of the contributions to a class that lies on its image, in 2×2 grids of test images:"
+            f" student {own:.1%}, teacher (Grad-CAM) {theirs:.1%}, chance {done.grid_2x2['chance']:.1%}."
+        )
     OUT.print(f"Wrote {out} after {done.images:,} crops in {done.seconds / 60:.0f} minutes.{same}", markup=False)

@@ -22,12 +22,17 @@ from sic.distill.images import decode, image_files
 from sic.distill.student import Student, create_student
 from sic.distill.teacher import Teacher, load_teacher
 from sic.errors import SicError
-from sic.machines import Machines
+from sic.evaluate.localisation import GRIDS, confident
+from sic.machines import Machines, exact_arithmetic
+from sic.methods import Classifier, device_of
+from sic.methods.blackbox import GRAD_CAM
 
 HELD_OUT = 1000
 """Images that are not trained on, to measure how often student and teacher agree."""
 SHOWN_AT = 224
 """Side in pixels at which student and teacher are compared in the end."""
+GRIDS_ON_CPU = 100
+"""Most grids of test images without a GPU."""
 Report = Callable[[str, int, int], None]
 """Called with a task, how much is done, and how much there is."""
 
@@ -45,6 +50,8 @@ class Outcome:
     """Share of held-out images to which student and teacher give the same answer."""
     top1: dict[str, float] | None
     """Share of right answers on the labelled test images, of student and teacher."""
+    grid_2x2: dict[str, Any] | None
+    """Grid pointing of student and teacher on the test images, as from `Examination.point`."""
     curve: list[dict[str, float]]
 
 
@@ -111,22 +118,24 @@ def distill(
     if not machines.first:
         raise SystemExit(0)
     agreement = _agreement(learning, teaching, held_out) if teaching.classes and len(held_out) else None
-    top1 = None
-    if examination is not None:
-        networks = {"student": learning, "teacher": teaching.to(module.device)}
-        top1 = {who: examination.top1(network, module.device) for who, network in networks.items()}
+    top1 = grid = None
+    if examination is not None and learning.classifier is not None:
+        exact_arithmetic()
+        box = teaching.to(module.device).classifier(GRAD_CAM)
+        top1, grid = _examine(examination, learning.classifier, box, counting("pointing in grids"))
     origin: dict[str, Any] = {
         "teacher": f"{teacher} ({Path(weights).name})",
         "images": len(shown),
         "seen": module.seen + (0 if earlier is None else earlier.origin.get("seen", 0)),
         "agreement": agreement,
         "top1": top1,
+        "grid_2x2": grid,
         "plan": asdict(plan),
         "terms": terms(weights),
     }
     _described(learning, name, origin).write(out)
     shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(out, module.seen, module.curve[-1]["seconds"], agreement, top1, module.curve)
+    return Outcome(out, module.seen, module.curve[-1]["seconds"], agreement, top1, grid, module.curve)
 
 
 def _run_folder(out: Path, resume: bool) -> Path:
@@ -168,6 +177,18 @@ def _start_from(student: Student, earlier: Distilled, name: str, file: str) -> N
             raise SicError(f"{file} was distilled from a teacher of other classes.")
         with torch.no_grad():
             student.classifier.head.weight.copy_(earlier.head)
+
+
+def _examine(
+    examination: Examination, student: Classifier, teacher: Classifier, progress: Progress | None
+) -> tuple[dict[str, float], dict[str, Any] | None]:
+    """The share of right answers of both, and their grid pointing on images that both answer with confidence."""
+    answers = {"student": examination.answers(student), "teacher": examination.answers(teacher)}
+    usable = torch.stack([confident(found, examination.labels) for found in answers.values()]).all(0)
+    ways = {"student": student, "teacher_grad_cam": teacher}
+    grids = GRIDS if device_of(student).type == "cuda" else GRIDS_ON_CPU
+    top1 = {who: examination.top(found) for who, found in answers.items()}
+    return top1, examination.point(ways, usable, grids=grids, progress=progress)
 
 
 @torch.inference_mode()

@@ -60,9 +60,16 @@ class Plan:
     warm_up: int = 500
     """Steps until the learning rate is reached."""
     steps_per_round: int = 250
-    """Steps between checkpoints."""
+    """Steps between checkpoints, where there is so much to do."""
     seed: int = 0
     compiled: bool = False
+
+    @property
+    def round_steps(self) -> int:
+        """Steps between checkpoints, at most those of the whole work."""
+        if self.images is None:
+            return self.steps_per_round
+        return min(self.steps_per_round, -(-self.images // self.batch_size))
 
     def learning_rate(self, done: float, step: int) -> float:
         """At a share `done` of the work: a linear rise, then a cosine to 0."""
@@ -188,10 +195,11 @@ class Distillation(lightning.LightningModule):
         entry: dict[str, float] = {"images": self.seen, "seconds": round(seconds, 1), "size": self._size}
         entry |= dict(zip(LOSSES, means, strict=True))
         if self.examination is not None and self.global_rank == 0 and self.done >= self._examined + EXAMINED_EVERY:
+            assert self.student.classifier is not None
             self._examined = self.done
             self.student.eval()
             with torch.autocast(self.device.type, enabled=False):
-                entry["top1"] = self.examination.top1(self.student, self.device)
+                entry["top1"] = self.examination.top(self.examination.answers(self.student.classifier))
             self.student.train()
         self.curve.append(entry)
         (Path(self.trainer.default_root_dir) / CURVE).write_text(json.dumps(self.curve, indent=1))
@@ -271,7 +279,7 @@ def fit(
         benchmark=gpu,
         gradient_clip_val=plan.clip,
     )
-    steps = DataLoader(_Steps(plan.steps_per_round), batch_size=None)
+    steps = DataLoader(_Steps(plan.round_steps), batch_size=None)
     run_trainer(trainer, module, steps, start=folder / CHECKPOINT if resume else None)
     fade(student.backbone, 1.0)
     trainer.save_checkpoint(folder / CHECKPOINT)

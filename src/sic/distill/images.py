@@ -35,23 +35,26 @@ def image_files(folder: Path) -> list[Path]:
     return found
 
 
-class _Decoded(Dataset[list[tuple[int, Tensor]]]):
+class _Decoded(Dataset[tuple[list[int], Tensor]]):
+    """Several files at a time: the positions of the readable ones and their pixels, one tensor for all of them. A
+    tensor for each would keep the main process busy with receiving them."""
+
     def __init__(self, files: Sequence[Path], preprocessing: Preprocessing) -> None:
         self.files, self.preprocessing = files, preprocessing
 
     def __len__(self) -> int:
         return -(-len(self.files) // DECODED_AT_ONCE)
 
-    def __getitem__(self, index: int) -> list[tuple[int, Tensor]]:
-        found = []
+    def __getitem__(self, index: int) -> tuple[list[int], Tensor]:
+        places, images = [], [np.empty((0, self.preprocessing.size, self.preprocessing.size, 3), np.uint8)]
         first = index * DECODED_AT_ONCE
         for place, file in enumerate(self.files[first : first + DECODED_AT_ONCE], first):
             try:
-                image = self.preprocessing(read_image(file)).transpose(2, 0, 1)
+                images.append(self.preprocessing(read_image(file))[None])
             except UnreadableImage:
                 continue
-            found.append((place, torch.from_numpy(np.ascontiguousarray(image))))
-        return found
+            places.append(place)
+        return places, torch.from_numpy(np.concatenate(images).transpose(0, 3, 1, 2)).contiguous()
 
 
 def decode(
@@ -61,20 +64,15 @@ def decode(
     size = preprocessing.size
     pixels = torch.empty(len(files), 3, size, size, dtype=torch.uint8)
     places: list[int] = []
-    loader = DataLoader(_Decoded(files, preprocessing), batch_size=None, num_workers=workers, collate_fn=_as_is)
-    for done, batch in enumerate(loader, 1):
-        for place, image in batch:
-            pixels[len(places)] = image
-            places.append(place)
+    loader = DataLoader(_Decoded(files, preprocessing), batch_size=None, num_workers=workers)
+    for done, (found, images) in enumerate(loader, 1):
+        pixels[len(places) : len(places) + len(found)] = images
+        places += found
         if progress is not None:
             progress(min(done * DECODED_AT_ONCE, len(files)), len(files))
     if not places:
         raise SicError(f"None of the {len(files)} images can be read; the first is {files[0]}.")
     return pixels[: len(places)], places
-
-
-def _as_is(batch: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
-    return batch
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,10 @@ class Losses:
 
     answers: Tensor
     """Kullback-Leibler divergence of the softened answers, times the squared temperature."""
+    evidence: Tensor
+    """How far each class's own probability, a sigmoid, is from the teacher's: Kullback-Leibler divergence, summed over
+    classes. A softmax does not notice evidence that all classes share. Such evidence lies on every object, so the
+    contributions to one class would lie everywhere, too."""
     places: Tensor
     """1 - cosine of the feature maps."""
     features: Tensor
@@ -73,7 +77,7 @@ class Losses:
 
     @property
     def total(self) -> Tensor:
-        return self.answers + self.places + self.features + self.stages
+        return self.answers + self.evidence + self.places + self.features + self.stages
 
 
 def compare(student: Lesson, teacher: Lesson) -> Losses:
@@ -81,16 +85,24 @@ def compare(student: Lesson, teacher: Lesson) -> Losses:
     wanted, maps = _averaged(teacher.maps, student.maps), student.maps.float()
     places = 1 - F.cosine_similarity(maps.flatten(1), wanted.flatten(1)).mean()
     features = 1 - F.cosine_similarity(maps.mean((2, 3)), teacher.maps.float().mean((2, 3))).mean()
-    answers = places.new_zeros(())
+    answers = evidence = places.new_zeros(())
     if student.logits is not None and teacher.logits is not None:
         own, right = (F.log_softmax(each.float() / SOFTNESS, 1) for each in (student.logits, teacher.logits))
         answers = F.kl_div(own, right, reduction="batchmean", log_target=True) * SOFTNESS**2
+        evidence = _binary_divergence(student.logits.float(), teacher.logits.float().softmax(1))
     stages = [
         1 - F.cosine_similarity(own.float(), _averaged(right, own)).mean()
         for own, right in zip(student.stages, teacher.stages, strict=False)
         if own.shape[1] == right.shape[1]
     ]
-    return Losses(answers, places, features, torch.stack(stages).mean() if stages else places.new_zeros(()))
+    return Losses(answers, evidence, places, features, torch.stack(stages).mean() if stages else places.new_zeros(()))
+
+
+def _binary_divergence(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Of the sigmoids of N×C logits from the wanted probabilities: summed over classes, mean over images."""
+    least = -torch.special.xlogy(wanted, wanted) - torch.special.xlogy(1 - wanted, 1 - wanted)
+    found = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+    return (found - least).sum(1).mean()
 
 
 def _averaged(maps: Tensor, like: Tensor) -> Tensor:

@@ -2,12 +2,14 @@
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sic.backbones import Backbone, create
 from sic.backbones.weights import Weights
 from sic.errors import SicError
+from sic.methods import BlackBox
 
 
 class Lesson(NamedTuple):
@@ -48,6 +50,15 @@ class Teacher(nn.Module):
     @property
     def classes(self) -> int:
         return 0 if self.weight is None else len(self.weight)
+
+    def classifier(self, attribution: str) -> BlackBox:
+        """It as one of the methods, explained by one of `BlackBox.attributions`; only of a teacher with classes."""
+        assert self.weight is not None and self.bias is not None
+        classifier = BlackBox(self.backbone, self.classes, loss="ce", attribution=attribution).to(self.weight.device)
+        with torch.no_grad():
+            classifier.head.weight.copy_(self.weight)
+            classifier.head.bias.copy_(self.bias)
+        return classifier.eval()
 
     def train(self, mode: bool = True) -> "Teacher":
         return super().train(False)

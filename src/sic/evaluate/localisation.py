@@ -84,7 +84,7 @@ def point_in_grids(
     targets: Sequence[Sequence[int]],
     size: int | None = None,
     watch: Watch = nobody,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, float | None]]:
     """The mean share of the positive contributions to a class in the cell of that class, for each of the `KINDS`.
 
     Args:
@@ -110,9 +110,9 @@ def point_in_grids(
     return {kind: mean_and_error(torch.stack(found)) for kind, found in shares.items()}
 
 
-def mean_and_error(values: Tensor) -> dict[str, float]:
-    """Mean and standard error of n values; NaN for the error of a single one."""
-    error = (values.std() / len(values) ** 0.5).item() if len(values) > 1 else math.nan
+def mean_and_error(values: Tensor) -> dict[str, float | None]:
+    """Mean and standard error of n values; None for the error of a single one."""
+    error = (values.std() / len(values) ** 0.5).item() if len(values) > 1 else None
     return {"share": values.mean().item(), "standard_error": error}
 
 
@@ -139,7 +139,7 @@ def grid_pointing_game(
     device = device_of(classifier)
     paths = [samples[position].path for row in rows for position in row]
     first = next(iter(view_batches(paths[:1], preprocessing, 1, device)))
-    size = preprocessing.size if _only(classifier, first, side) else side * preprocessing.size
+    size = preprocessing.size if one_size_only(classifier, first, side) else side * preprocessing.size
     found = point_in_grids(
         lambda images, targets: classifier.explain(images, targets).maps,
         view_batches(paths, preprocessing, side**2, device),
@@ -150,8 +150,8 @@ def grid_pointing_game(
     return {"grids": len(rows), "chance": 1 / side**2, "pixels": size, **found["raw"], "smoothed": found["smoothed"]}
 
 
-def _only(classifier: Classifier, view: Tensor, side: int) -> bool:
-    """Whether the network accepts one image size only."""
+def one_size_only(classifier: Classifier, view: Tensor, side: int) -> bool:
+    """Whether the network takes a view, 1×3×S×S, but no grid of n×n of them."""
     try:
         with torch.no_grad():
             classifier(view.repeat(1, 1, side, side))
