@@ -22,7 +22,7 @@ from sic.bcos import (
     linear_maps,
     remove_biases,
 )
-from sic.bcos.layers import Fading, scaled
+from sic.bcos.layers import Fading, scaled, sum_of_squares
 
 BS = (1, 1.5, 2, 3)
 CONVOLUTIONS = [
@@ -550,3 +550,45 @@ def test_the_scale_that_keeps_less_for_the_backward_pass(shape: tuple[int, ...])
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()), lambda x: x):
         scaled(*inputs, 2)
     assert sum(kept) == linear.numel() + inverse.numel()
+
+
+@pytest.mark.parametrize("dims", [1, (0, 2, 3)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_sums_of_squares_in_every_layout(
+    dims: int | tuple[int, ...], layout: torch.memory_format, dtype: torch.dtype
+) -> None:
+    x = torch.randn(2, 5, 3, 4, generator=torch.Generator().manual_seed(0)).to(dtype).contiguous(memory_format=layout)
+    got = sum_of_squares(x, dims, keepdim=True)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got.double(), (x.double() ** 2).sum(dims, keepdim=True), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_explaining_keeps_no_copy_of_the_weights(kind: str, unit: bool) -> None:
+    """Its outputs are those of the ordinary pass."""
+    torch.manual_seed(0)
+    layer = BcosLinear(40, 30, unit=unit) if kind == "linear" else BcosConv2d(4, 30, 3, padding=1, unit=unit)
+    x = torch.randn(2, 40) if kind == "linear" else torch.randn(2, 4, 3, 3)
+    places: set[int] = set()
+
+    def keep(saved: Tensor) -> Tensor:
+        if saved.numel() == layer.weight.numel():
+            places.add(saved.data_ptr())
+        return saved
+
+    with explaining(), torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+        explained = layer(x.requires_grad_())
+    assert places == {layer.weight.data_ptr()}
+    torch.testing.assert_close(explained, layer(x))
+
+
+def test_layers_made_in_inference_mode_are_explained() -> None:
+    with torch.inference_mode():
+        layer = BcosConv2d(4, 5, 3)
+    x = torch.randn(2, 4, 3, 3, requires_grad=True)
+    with explaining():
+        out = layer(x)
+        (weight,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close((weight * x).sum(), out.sum())

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,9 @@ def widened(x: Tensor) -> Tensor:
 
 def sum_of_squares(x: Tensor, dims: int | tuple[int, ...], *, keepdim: bool = False) -> Tensor:
     """Over `dims`, in `wide_type`."""
-    if torch.compiler.is_compiling():  # which fuses all of this
+    over = (dims,) if isinstance(dims, int) else dims
+    # Compilers fuse all of this. On a CPU, norms of values that are not side by side in memory are slow.
+    if torch.compiler.is_compiling() or not (x.is_cuda or any(x.stride(dim) == 1 for dim in over)):
         return widened(x).square().sum(dims, keepdim=keepdim)
     return torch.linalg.vector_norm(x, dim=dims, keepdim=keepdim, dtype=wide_type(x)).square()  # without a wide copy
 
@@ -101,7 +103,7 @@ def scaled(linear: Tensor, inverse_norm: Tensor, b: float | Tensor) -> Tensor:
     """`linear · |cos|^(B-1)`, as `cosine_scale`."""
     plain = linear.dtype == inverse_norm.dtype and not isinstance(b, Tensor) and b == 2
     # Compilers decide by themselves what to keep.
-    if plain and linear.requires_grad and not (is_explaining() or torch.compiler.is_compiling()):
+    if plain and not (is_explaining() or torch.compiler.is_compiling()):
         return _ScaledByCosine.apply(linear, inverse_norm)
     return linear * cosine_scale(linear, inverse_norm, b)
 
@@ -169,9 +171,22 @@ class BcosUnit(Fading):
         """`ŵ`. Where the norm counts: `ŵ ‖w‖^(1/B)`, which `|ŵᵀx|^(B-1)` makes `‖w‖` of the output."""
         if self.is_linear and not self.unit:
             return self.weight
+        return self.weight * self._weight_scale().view(-1, *[1] * (self.weight.dim() - 1))
+
+    def _weight_scale(self) -> Tensor:
+        """What `scaled_weight` multiplies the weights of each output by."""
         norms = self.weight.flatten(1).norm(dim=1) + 1e-12
-        factor = 1 / norms if self.unit else norms ** (1 / self.current_b - 1)
-        return self.weight * factor.view(-1, *[1] * (self.weight.dim() - 1))
+        return 1 / norms if self.unit else norms ** (1 / self.current_b - 1)
+
+    def mapped(self, linear: Callable[[Tensor], Tensor], trailing: int = 0) -> Tensor:
+        """`linear` of the scaled weight; `trailing`: the dimensions of its result behind that of the outputs.
+
+        A graph for explanations would keep the scaled weights of all layers, so there the outputs are scaled instead;
+        but a graph cannot keep weights that were made in inference mode.
+        """
+        if not is_explaining() or self.weight.is_inference() or (self.is_linear and not self.unit):
+            return linear(self.scaled_weight())
+        return linear(self.weight).mul_(frozen(self._weight_scale()).view(-1, *[1] * trailing))
 
 
 class BcosLinear(BcosUnit, nn.Linear):
@@ -184,7 +199,7 @@ class BcosLinear(BcosUnit, nn.Linear):
         self.set_up(b, unit)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.linear(x, self.scaled_weight())
+        out = self.mapped(lambda weight: F.linear(x, weight))
         if not self.is_linear:
             inverse = 1 / (torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide_type(x)) + 1e-12)
             out = scaled(out, inverse, self.current_b)
@@ -258,11 +273,14 @@ class BcosConv2d(BcosUnit, nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         x, padding = self.padded(x)
-        out = F.conv2d(x, self.scaled_weight(), None, self.stride, padding, self.dilation, self.groups)  # type: ignore[arg-type]
+        out = self.mapped(
+            lambda weight: F.conv2d(x, weight, None, self.stride, padding, self.dilation, self.groups),  # type: ignore[arg-type]
+            trailing=2,
+        )
         if self.training and torch.compiler.is_compiling() and out.is_contiguous(memory_format=torch.channels_last):
             out = _ChannelsLastGradient.apply(out)
         if not self.is_linear:
-            inverse = self.inverse_norms(x, padding)
+            inverse = self.inverse_norms(frozen(x), padding)
             if 1 < self.groups < self.out_channels:
                 inverse = inverse.repeat_interleave(self.out_channels // self.groups, dim=1)
             out = scaled(out, inverse, self.current_b)

@@ -63,7 +63,7 @@ class BatchNormUncentred2d(Fading, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mean, variance = self._statistics(x)
-        scale = self.weight * frozen(variance + self.eps).rsqrt()
+        scale = frozen(self.weight * (variance + self.eps).rsqrt())
         spread = (-1, *[1] * (x.dim() - 2))
         out = x * scale.to(x.dtype).view(spread)
         if self.bias is None or mean is None:
