@@ -15,13 +15,15 @@ from sic.explain.matches import Match, Region
 from sic.explain.picture import colour_picture, over_white, signed
 from sic.explain.prose import answer, percent
 from sic.explain.regions import REGION_COLOURS
-from sic.explain.render import span, steps, verdict
+from sic.explain.render import Step, span, steps, verdict
 from sic.methods import Contributions
 
 BLUE, RED, GREY, INK = "#2c6fbb", "#c23b22", "#6b6b6b", "#222222"
 COLOURS = {"start": GREY, "for": RED, "against": BLUE, "score": INK}
 """Colours of the bars; red and blue as in the maps."""
-PANEL, TOP, LABELS = 2.0, 0.55, 0.85  # inches
+PANEL, TOP, LABELS = 2.0, 0.55, 1.25  # inches
+NAME, TITLE = 17, 27
+"""Characters of a case's name, and of its name and file together, that have room beside a bar and above a panel."""
 LEGEND = (
     "Red raises the score, blue lowers it. Colour pictures show the colours that the model responds to, "
     "opaque where they count most. All pictures are at the model's input resolution."
@@ -114,7 +116,7 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
         axes.text(place, position, f"{bar.value:+.2f}", va="center", fontsize=9, bbox=PAPER)
     axes.axvline(0, color=INK, linewidth=0.8, zorder=0.5)
     axes.set_xlim(low - 0.02 * length, high + 0.24 * length)
-    axes.set_yticks(range(len(bars)), [_shorten(bar.label, 17) for bar in bars], fontsize=9)
+    axes.set_yticks(range(len(bars)), [_label(bar) for bar in bars], fontsize=9)
     axes.invert_yaxis()
     if len(bars) == 1:
         axes.set_ylim(2.5, -0.5)  # a single bar need not be as thick
@@ -128,6 +130,11 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     )
     box, indent = axes.get_position(), LABELS / axes.figure.get_figwidth()  # type: ignore[union-attr]
     axes.set_position((box.x0 + indent, box.y0 + 0.12 * box.height, box.width - indent - 0.02, box.height * 0.8))
+
+
+def _label(bar: Step) -> str:
+    """The name of a bar; of a case with a long name, that name alone."""
+    return bar.label if bar.case is None or len(bar.label) <= NAME else _shorten(bar.case.name, NAME)
 
 
 def _divided_bar(axes: Axes, position: int, start: float, parts: list[Match], legible: float) -> None:
@@ -160,8 +167,9 @@ def _outlines(axes: Axes, regions: list[tuple[int, Region]]) -> None:
 
 
 def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
-    source = _shorten(case.support.source, max(10, 30 - len(case.name)))
-    name = f"{case.name}: {source}\nadds {case.evidence:+.2f}"
+    name = _shorten(case.name, NAME)
+    source = _shorten(case.support.source, TITLE - len(name) - 2)
+    name += f": {source}\nadds {case.evidence:+.2f}"
     if case.likeness is not None:
         name += f" ({percent(case.likeness)} alike)"
     if case.image is not None and case.own is None:  # a method without support contributions
