@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sic import backbones
-from sic.data.dataset import ImageData
+from sic.data.dataset import ImageData, Point
 from sic.data.images import Preprocessing, read_image, to_tensor
 from sic.data.layouts.funnybirds import known_part_map, open_funnybirds, part_map, write_funnybirds
 from sic.directory import Config
@@ -72,11 +72,11 @@ def test_wrong_matches_are_caught(monkeypatch: pytest.MonkeyPatch, kind: str) ->
 
 
 def test_agreement_by_hand() -> None:
-    rows = [(0, 3.0, 1, 1), (0, 1.0, 2, 1), (1, 4.0, 1, 1), (1, 2.0, NO_PART, NO_PART)]
+    rows = [(0, 3.0, "eye", "eye"), (0, 1.0, "beak", "eye"), (1, 4.0, "eye", "eye"), (1, 2.0, NO_PART, NO_PART)]
     found = agreement(rows)
     assert found["agreement"] == pytest.approx(0.7)
-    assert found["chance"] == pytest.approx(0.7 * 0.8)  # part 1 on either side
-    assert list(found["parts"].values()) == pytest.approx([0, 0.7, 0.1, 0, 0])
+    assert found["chance"] == pytest.approx(0.7 * 0.8)  # the eye on either side
+    assert found["parts"] == pytest.approx({"beak": 0.1, "eye": 0.7})
     low, high = found["interval"]
     assert low == pytest.approx(4 / 6) and high == pytest.approx(0.75)  # one of the images alone
     assert found["matches"] == 4
@@ -169,7 +169,30 @@ def test_the_protocol_compares_the_patches_of_protopnet(drawn: ImageData) -> Non
     found = matches(model, drawn, drawn.splits["test"])
     assert set(found) == {"part_agreement"} and set(found["part_agreement"]) == {"matches"}
     assert network.attribution == "enlarged"
-    assert "part maps" in matches(model, replace(drawn, layout="class folders"), drawn.splits["test"])
+    assert "parts of these images" in matches(model, replace(drawn, layout="class folders"), drawn.splits["test"])
+
+
+def as_cub(drawn: ImageData, points: bool) -> ImageData:
+    """The drawn birds, with a point at each corner of a square instead of part maps."""
+    corners = tuple(Point(f"{x} {y}", x, y) for x in (12.0, 36.0) for y in (12.0, 36.0))
+    splits = {
+        split: [replace(sample, points=corners if points else ()) for sample in samples]
+        for split, samples in drawn.splits.items()
+    }
+    return replace(drawn, layout="CUB-200-2011", splits=splits)
+
+
+def test_the_protocol_with_points_of_parts(drawn: ImageData) -> None:
+    """Points that are the same in all images: the same place is the same part."""
+    data = as_cub(drawn, points=True)
+    found = matches(model_of(data, build()), data, data.splits["test"])
+    assert not isinstance(found, str)
+    agreed = found["part_agreement"]
+    assert set(agreed) == {"matches", "whole_maps", "same_place"}
+    assert set(agreed["matches"]["parts"]) <= {"12.0 12.0", "12.0 36.0", "36.0 12.0", "36.0 36.0"}
+    assert sum(agreed["matches"]["parts"].values()) == pytest.approx(1)  # without boxes every pixel belongs to a part
+    without = as_cub(drawn, points=False)
+    assert set(matches(model_of(without, build()), without, without.splits["test"])) == {"causality", "images_per_s"}
 
 
 def test_what_cannot_be_measured_is_said(drawn: ImageData) -> None:

@@ -60,7 +60,7 @@ class NoBoxes(SicError):
 
 
 def cut_to_boxes(data: ImageData, folder: Path, progress: Progress | None = None) -> ImageData:
-    """Crop every image to its box; the boxes are kept, relative to the crop.
+    """Crop every image to its box; boxes and points are kept, relative to the crop.
 
     The crops are files below `folder`, written once, so the file of a sample is the image that the model sees.
     """
@@ -108,4 +108,6 @@ def _cut(sample: Sample, folder: Path) -> Sample | str:
     except UnreadableImage as error:
         return str(error)
     x, y = (box.left - left, box.right - left), (box.top - top, box.bottom - top)
-    return replace(sample, path=file, boxes=(replace(box, left=x[0], top=y[0], right=x[1], bottom=y[1]),))
+    moved = replace(box, left=x[0], top=y[0], right=x[1], bottom=y[1])
+    points = tuple(point._replace(x=point.x - left, y=point.y - top) for point in sample.points)
+    return replace(sample, path=file, boxes=(moved,), points=points)

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sic.errors import SicError
 
@@ -46,6 +46,14 @@ class Box:
         return replace(self, left=max(self.left, 0.0), top=max(self.top, 0.0), right=right, bottom=bottom)
 
 
+class Point(NamedTuple):
+    """Where a part of an object is, in pixels of the upright image."""
+
+    part: str
+    x: float
+    y: float
+
+
 @dataclass(frozen=True)
 class Sample:
     """One labelled image."""
@@ -58,6 +66,8 @@ class Sample:
     boxes: tuple[Box, ...] = ()
     group: str | None = None
     """Patient, specimen, …; images of one group stay in one split."""
+    points: tuple[Point, ...] = ()
+    """The visible parts of the object, if the layout locates them; a part can have several points."""
 
     @property
     def unsure(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
-from sic.data.dataset import Box
+from sic.data.dataset import Box, Point
 from sic.settings import Fit, Settings
 
 if TYPE_CHECKING:
@@ -270,15 +270,25 @@ class Preprocessing:
 
     def box(self, box: Box, image_size: tuple[int, int]) -> Box | None:
         """A box of an upright image of (width, height), clipped to the model's view; None if it lies outside."""
+        left, top = self._seen(box.left, box.top, image_size)
+        right, bottom = self._seen(box.right, box.bottom, image_size)
+        moved = replace(box, left=left, top=top, right=right, bottom=bottom).clipped(self.size, self.size)
+        return None if moved.empty else moved
+
+    def point(self, point: Point, image_size: tuple[int, int]) -> Point | None:
+        """A point of an upright image of (width, height) in the model's view; None if it lies outside."""
+        x, y = self._seen(point.x, point.y, image_size)
+        return Point(point.part, x, y) if 0 <= x < self.size and 0 <= y < self.size else None
+
+    def _seen(self, x: float, y: float, image_size: tuple[int, int]) -> tuple[float, float]:
+        """The place (x, y) of an upright image of (width, height), in pixels of the model's view."""
         left, top, *kept = self._kept(image_size)
         reduced = self._reduced((kept[0], kept[1]))
-        (x, to_left), (y, to_top) = (
-            (new / old, (new - self.size) // 2) for new, old in zip(reduced, kept, strict=True)
+        across, down = (
+            (place - start) * (new / old) - (new - self.size) // 2
+            for place, start, new, old in zip((x, y), (left, top), reduced, kept, strict=True)
         )
-        across = [(place - left) * x - to_left for place in (box.left, box.right)]
-        down = [(place - top) * y - to_top for place in (box.top, box.bottom)]
-        moved = replace(box, left=across[0], right=across[1], top=down[0], bottom=down[1]).clipped(self.size, self.size)
-        return None if moved.empty else moved
+        return across, down
 
 
 def to_tensor(pixels: Pixels) -> "Tensor":

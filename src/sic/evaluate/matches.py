@@ -1,24 +1,21 @@
 """Check matches: do both sides lie on the same part, and does blanking a region cost the claimed evidence?"""
 
 import copy
+import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from sic.data.birds import PARTS
 from sic.data.dataset import ImageData, Sample, Watch, nobody
-from sic.data.images import read_image
-from sic.data.layouts.funnybirds import known_part_map, part_map
 from sic.data.loading import view_batches
-from sic.evaluate.interventions import importance, part_masks
+from sic.evaluate.parts import Masks, part_places
 from sic.explain.matches import Matches, find_matches
 from sic.methods import SIC, ProtoPNet, device_of
 from sic.methods.protopnet import BOX
@@ -27,7 +24,7 @@ from sic.model import Model
 BATCH = 16
 RESAMPLED = 1000
 """Bootstrap samples of an interval."""
-NO_PART = -1
+NO_PART = ""
 """The part of a region without any contributions on parts."""
 
 
@@ -46,15 +43,15 @@ def matches(
     """Measure the matches of the predicted class of every image; or the reason why that cannot be done.
 
     `part_agreement`: how often both sides of a match lie on the same part of the bird, weighted by evidence, on images
-    whose parts are known exactly (`chance`: sides of random matches; `whole_maps`: both maps as a whole; `same_place`:
-    the part at the same place of the case). `causality`, for SIC: see there. `images_per_s`: explained with matches.
+    whose parts are known (`chance`: sides of random matches; `whole_maps`: both maps as a whole; `same_place`: the
+    part at the same place of the case). `causality`, for SIC: see there. `images_per_s`: explained with matches.
     """
     if not isinstance(model.classifier, SIC | ProtoPNet):
         return "only SIC and ProtoPNet match regions of an image with regions of training images"
     if any(support.image is None for support in model.supports):
         return "the model does not keep the images of its cases"
     measured = _Measured(model, data, samples, seed, watch)
-    return measured.result() or "no part maps are known for these images and for the training images"
+    return measured.result() or "the parts of these images and of the training images are not known"
 
 
 class _Measured:
@@ -63,8 +60,10 @@ class _Measured:
     def __init__(self, model: Model, data: ImageData, samples: Sequence[Sample], seed: int, watch: Watch) -> None:
         self.model, self.seed, self.watch = model, seed, watch
         self.samples = list(samples)
-        self.masks = _known_parts(model, data, self.samples)
-        self.agreement: dict[str, list[tuple[int, float, int, int]]] = {}
+        known = {sample.id: sample for own in (*data.splits.values(), samples) for sample in own}
+        self.parts = functools.cache(functools.partial(_parts, model, data, known))
+        """Where the parts of an image are, by its id."""
+        self.agreement: dict[str, list[tuple[int, float, str, str]]] = {}
         """By kind: image, evidence, and the parts that both sides lie on."""
         self.drops: list[Drop] = []
         self.seconds = 0.0
@@ -134,11 +133,11 @@ class _Measured:
 
     def _record(self, kind: str, row: int, case: int, pairs: Sequence[Pair]) -> None:
         """The parts that both sides of pairs lie on, where they are known."""
-        if self.masks is None:
+        image, support = self.parts(self.samples[row].id), self.parts(self.model.supports[case].source)
+        if image is None or support is None:
             return
-        images, supports = self.masks
         for pair in pairs:
-            parts = _part(pair.image, images[row]), _part(pair.support, supports[case])
+            parts = _part(pair.image, image), _part(pair.support, support)
             self.agreement.setdefault(kind, []).append((row, pair.evidence, *parts))
 
 
@@ -148,28 +147,20 @@ def _whole(matched: Matches) -> Pair:
     return Pair(matched.evidence_map, support, sum(part.evidence for part in matched.parts))
 
 
-def _known_parts(model: Model, data: ImageData, samples: Sequence[Sample]) -> tuple[list[Tensor], list[Tensor]] | None:
-    """Masks of the parts in images and in cases (see `part_masks`); None if they are not known."""
-    if data.layout != "FunnyBirds" or not all(part_map(data.root, sample).is_file() for sample in samples):
-        return None
-    pictures = [known_part_map(data.root, support.source) for support in model.supports]
-    known = [picture for picture in pictures if picture is not None]
-    if len(known) < len(pictures):
-        return None
-    view = model.config.preprocessing
-    return (
-        [part_masks(read_image(part_map(data.root, sample)), 0, view) for sample in samples],
-        [part_masks(Image.fromarray(picture), 0, view) for picture in known],
-    )
+def _parts(model: Model, data: ImageData, known: Mapping[str, Sample], id: str) -> Masks | None:
+    """Where the parts of an image with this id are in the model's view; None if that is not known."""
+    return part_places(data, known[id], model.config.preprocessing) if id in known else None
 
 
-def _part(map_: Tensor, masks: Tensor) -> int:
+def _part(map_: Tensor, masks: Masks) -> str:
     """The part with most of the positive contributions."""
-    sums = importance(map_.clamp(min=0)[None, None].cpu(), masks[None])[0][0, 0]
-    return int(sums.argmax()) if sums.max() > 0 else NO_PART
+    positive = map_.clamp(min=0).cpu()
+    sums = {part: (positive * mask).sum().item() for part, mask in masks.items()}
+    most = max(sums.values(), default=0.0)
+    return next(part for part in sums if sums[part] == most) if most > 0 else NO_PART
 
 
-def agreement(rows: Sequence[tuple[int, float, int, int]], seed: int = 0) -> dict[str, Any]:
+def agreement(rows: Sequence[tuple[int, float, str, str]], seed: int = 0) -> dict[str, Any]:
     """How often both sides lie on the same part, weighted by evidence.
 
     Args:
@@ -182,9 +173,9 @@ def agreement(rows: Sequence[tuple[int, float, int, int]], seed: int = 0) -> dic
     """
     images, evidence, ours, theirs = (np.array(column) for column in zip(*rows, strict=True))
     same = (ours == theirs) & (ours != NO_PART)
+    parts = sorted({*ours.tolist(), *theirs.tolist()} - {NO_PART})
     mine, other = (
-        np.array([evidence[side == part].sum() for part in range(len(PARTS))]) / evidence.sum()
-        for side in (ours, theirs)
+        np.array([evidence[side == part].sum() for part in parts]) / evidence.sum() for side in (ours, theirs)
     )
 
     def share(weights: NDArray[np.float64]) -> float:
@@ -194,7 +185,7 @@ def agreement(rows: Sequence[tuple[int, float, int, int]], seed: int = 0) -> dic
         "agreement": share(evidence),
         "interval": _interval([share(evidence * counts) for counts in _resampled(images, seed)]),
         "chance": float((mine * other).sum()),
-        "parts": dict(zip(PARTS, mine.tolist(), strict=True)),
+        "parts": dict(zip(parts, mine.tolist(), strict=True)),
         "matches": len(rows),
     }
 

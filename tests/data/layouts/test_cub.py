@@ -1,4 +1,4 @@
-"""CUB-200-2011, in miniature: the same five lists."""
+"""CUB-200-2011, in miniature: the same lists."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 import sic.data
-from sic.data.dataset import Box, Skipped
+from sic.data.dataset import Box, Point, Skipped
 from sic.data.layouts.cub import open_cub
 from sic.errors import SicError
 
@@ -36,6 +36,16 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture
+def with_parts(root: Path) -> Path:
+    (root / "parts").mkdir()
+    write(root, "parts/parts", "1 back", "2 left eye", "3 right eye", "4 tail")
+    write(
+        root, "parts/part_locs", "1 1 10.5 20.0 1", "1 2 0.0 0.0 0", "1 3 12.0 9.0 1", "2 2 2.0 2.5 1", "2 3 1.0 2.0 1"
+    )
+    return root
+
+
 def write(root: Path, name: str, *lines: str) -> None:
     (root / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
 
@@ -56,6 +66,29 @@ def test_it_is_recognised_and_read(root: Path, above: bool) -> None:
 def test_boxes_are_optional(root: Path) -> None:
     (root / "bounding_boxes.txt").unlink()
     assert not any(sample.boxes for samples in open_cub(root).splits.values() for sample in samples)
+
+
+def test_visible_parts_are_points_and_both_sides_are_one_part(with_parts: Path) -> None:
+    data = open_cub(with_parts)
+    points = {sample.id: sample.points for samples in data.splits.values() for sample in samples}
+    assert points == {
+        f"images/{IMAGES[1]}": (Point("back", 10.5, 20), Point("eye", 12, 9)),
+        f"images/{IMAGES[2]}": (Point("eye", 2, 2.5), Point("eye", 1, 2)),
+        f"images/{IMAGES[3]}": (),
+        f"images/{IMAGES[4]}": (),
+    }
+
+
+@pytest.mark.parametrize("missing", ["parts.txt", "part_locs.txt"])
+def test_parts_are_optional(with_parts: Path, missing: str) -> None:
+    (with_parts / "parts" / missing).unlink()
+    assert not any(sample.points for samples in open_cub(with_parts).splits.values() for sample in samples)
+
+
+def test_parts_move_with_the_crop_to_the_box(with_parts: Path) -> None:
+    write(with_parts, "bounding_boxes", "1 6.5 7.0 32.0 30.0", "2 1 1 9 9", "3 0 0 9 9", "4 1 1 9 9")
+    (sample,) = [s for s in sic.data.open(with_parts, roi=True).splits["test"] if s.id.endswith(IMAGES[1])]
+    assert sample.points == (Point("back", 4.5, 13), Point("eye", 6, 2))
 
 
 def test_all_problems_are_listed(root: Path) -> None:
@@ -84,3 +117,24 @@ def test_lists_of_another_shape_are_one_sentence(root: Path, name: str, line: st
     write(root, name, line)
     with pytest.raises(SicError, match=words):
         open_cub(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("parts", "back"),
+        ("parts", "2 left"),
+        ("part_locs", "1 1 10.5 20.0"),
+        ("part_locs", "1 1 10.5 low 1"),
+        ("part_locs", "1 9 10.5 20.0 1"),
+        ("part_locs", "1 1 10.5 20.0 yes"),
+    ],
+)
+def test_malformed_parts_are_one_sentence(with_parts: Path, name: str, line: str) -> None:
+    with (with_parts / "parts" / f"{name}.txt").open("a") as file:
+        file.write(f"{line}\n")
+    number = {"parts": 5, "part_locs": 6}[name]
+    with pytest.raises(
+        SicError, match=rf"^Line {number} of .*{name}\.txt is not in the format of CUB-200-2011: [^.]*(\.txt[^.]*)?\.$"
+    ):
+        open_cub(with_parts)
