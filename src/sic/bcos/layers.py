@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -171,22 +171,9 @@ class BcosUnit(Fading):
         """`ŵ`. Where the norm counts: `ŵ ‖w‖^(1/B)`, which `|ŵᵀx|^(B-1)` makes `‖w‖` of the output."""
         if self.is_linear and not self.unit:
             return self.weight
-        return self.weight * self._weight_scale().view(-1, *[1] * (self.weight.dim() - 1))
-
-    def _weight_scale(self) -> Tensor:
-        """What `scaled_weight` multiplies the weights of each output by."""
         norms = self.weight.flatten(1).norm(dim=1) + 1e-12
-        return 1 / norms if self.unit else norms ** (1 / self.current_b - 1)
-
-    def mapped(self, linear: Callable[[Tensor], Tensor], trailing: int = 0) -> Tensor:
-        """`linear` of the scaled weight; `trailing`: the dimensions of its result behind that of the outputs.
-
-        A graph for explanations would keep the scaled weights of all layers, so there the outputs are scaled instead;
-        but a graph cannot keep weights that were made in inference mode.
-        """
-        if not is_explaining() or self.weight.is_inference() or (self.is_linear and not self.unit):
-            return linear(self.scaled_weight())
-        return linear(self.weight).mul_(frozen(self._weight_scale()).view(-1, *[1] * trailing))
+        factor = 1 / norms if self.unit else norms ** (1 / self.current_b - 1)
+        return self.weight * factor.view(-1, *[1] * (self.weight.dim() - 1))
 
 
 class BcosLinear(BcosUnit, nn.Linear):
@@ -199,7 +186,7 @@ class BcosLinear(BcosUnit, nn.Linear):
         self.set_up(b, unit)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.mapped(lambda weight: F.linear(x, weight))
+        out = F.linear(x, self.scaled_weight())
         if not self.is_linear:
             inverse = 1 / (torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide_type(x)) + 1e-12)
             out = scaled(out, inverse, self.current_b)
@@ -273,10 +260,7 @@ class BcosConv2d(BcosUnit, nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         x, padding = self.padded(x)
-        out = self.mapped(
-            lambda weight: F.conv2d(x, weight, None, self.stride, padding, self.dilation, self.groups),  # type: ignore[arg-type]
-            trailing=2,
-        )
+        out = F.conv2d(x, self.scaled_weight(), None, self.stride, padding, self.dilation, self.groups)  # type: ignore[arg-type]
         if self.training and torch.compiler.is_compiling() and out.is_contiguous(memory_format=torch.channels_last):
             out = _ChannelsLastGradient.apply(out)
         if not self.is_linear:
