@@ -202,6 +202,19 @@ def test_a_distillation_learns_and_its_file_gives_the_student_back(photos: Path,
 
 
 @pytest.mark.slow
+def test_a_distillation_that_goes_on_from_another_keeps_its_terms(photos: Path, weights: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    run(photos, weights, first)
+    content = read_distilled(first)
+    own, content.origin["terms"] = content.origin["terms"], "For research only."
+    content.write(first)
+    run(photos, weights, second, start=first)
+    origin = read_distilled(second).origin
+    assert origin["seen"] == 2 * 96
+    assert origin["terms"] == f"{own} For research only."
+
+
+@pytest.mark.slow
 def test_an_interrupted_distillation_resumes_to_the_same_weights(
     photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

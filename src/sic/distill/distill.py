@@ -131,7 +131,7 @@ def distill(
         "top1": top1,
         "grid_2x2": grid,
         "plan": asdict(plan),
-        "terms": terms(weights),
+        "terms": _joint_terms(weights, earlier),
     }
     _described(learning, name, origin).write(out)
     shutil.rmtree(folder, ignore_errors=True)
@@ -177,6 +177,12 @@ def _start_from(student: Student, earlier: Distilled, name: str, file: str) -> N
             raise SicError(f"{file} was distilled from a teacher of other classes.")
         with torch.no_grad():
             student.classifier.head.weight.copy_(earlier.head)
+
+
+def _joint_terms(weights: str, earlier: Distilled | None) -> str:
+    """The terms of the teacher's weights and of the network that the student started from."""
+    before = "" if earlier is None else earlier.origin.get("terms", "")
+    return " ".join(dict.fromkeys(filter(None, [terms(weights), before])))
 
 
 def _examine(
