@@ -1,5 +1,7 @@
 """Post-hoc attributions against hand computations, and residuals that say what is missing."""
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,9 +10,8 @@ from torch import Tensor
 from sic import backbones
 from sic.errors import SicError
 from sic.methods import BlackBox
+from sic.methods.blackbox import GRAD_CAM, INPUT_X_GRADIENT, INTEGRATED_GRADIENTS
 from tests.models import randomise
-
-pytest.importorskip("captum")
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 TARGETS = torch.tensor([[0, 2], [1, 1]])
@@ -44,6 +45,7 @@ def test_input_x_gradient() -> None:
 
 
 def test_integrated_gradients_start_from_the_mean_colour() -> None:
+    pytest.importorskip("captum")
     model = build("integrated-gradients")
     explained = model.explain(images(), TARGETS)
     mean = torch.tensor(MEAN, dtype=torch.double)[:, None, None].expand(2, 3, 24, 20)
@@ -75,6 +77,8 @@ def test_grad_cam_by_hand() -> None:
 
 @pytest.mark.parametrize("attribution", BlackBox.attributions)
 def test_one_target_or_several_and_in_inference_mode(attribution: str) -> None:
+    if attribution == INTEGRATED_GRADIENTS:
+        pytest.importorskip("captum")
     model = build(attribution)
     several = model.explain(images(), TARGETS)
     assert several.maps.shape == (2, 2, 24, 20) and several.weights.shape == (2, 2, 0, 24, 20)
@@ -100,6 +104,14 @@ def test_what_it_cannot_do_is_said() -> None:
         build("grad-cam", "vit_small").explain(images(), TARGETS)
     with pytest.raises(SicError, match="--form conventional"):
         BlackBox(backbones.create("resnet_tiny"), 3)
+
+
+def test_only_integrated_gradients_need_captum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "captum.attr", None)
+    for attribution in (INPUT_X_GRADIENT, GRAD_CAM):
+        build(attribution).explain(images(), TARGETS)
+    with pytest.raises(SicError, match="need captum"):
+        build(INTEGRATED_GRADIENTS).explain(images(), TARGETS)
 
 
 def test_losses_decide_what_probabilities_are() -> None:

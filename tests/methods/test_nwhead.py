@@ -88,7 +88,6 @@ def test_supports_of_a_batch_get_gradients_and_all_of_them_count() -> None:
 
 
 def test_maps_are_input_times_gradient() -> None:
-    pytest.importorskip("captum")
     model, queries = build(), images(2)
     targets = torch.tensor([[0, 2], [1, 1]])
     explained = model.explain(queries, targets)

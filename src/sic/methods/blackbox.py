@@ -4,7 +4,7 @@ No attribution guarantees that pixels and constant add up to the logit; the resi
 refer to the normalised input, in which zero is the mean colour.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,10 +25,10 @@ Outputs = Callable[[Tensor], Tensor]
 """Prepared images N×3×H×W, or feature maps, → N×K."""
 
 
-def input_x_gradient(outputs: Outputs, prepared: Tensor, columns: int) -> Tensor:
+def input_x_gradient(outputs: Outputs, prepared: Tensor) -> Tensor:
     """N×K×H×W."""
-    attribution = _captum().InputXGradient(outputs)
-    return torch.stack([attribution.attribute(prepared, target=k) for k in range(columns)], dim=1).sum(dim=2).detach()
+    found = [(gradient * prepared).sum(dim=1) for gradient in _gradients(outputs, prepared)]
+    return torch.stack(found, dim=1).detach()
 
 
 def integrated_gradients(outputs: Outputs, prepared: Tensor, columns: int) -> tuple[Tensor, Tensor]:
@@ -46,20 +46,24 @@ def integrated_gradients(outputs: Outputs, prepared: Tensor, columns: int) -> tu
 def grad_cam(outputs: Outputs, maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Selvaraju et al. 2017: feature maps N×F×h×w weighted by their mean gradients, ReLU, enlarged: N×K×H×W."""
     maps = maps.detach().requires_grad_()
-    values = outputs(maps)
-    result = []
+    found = [
+        (gradient.mean(dim=(2, 3), keepdim=True) * maps).sum(dim=1).relu() for gradient in _gradients(outputs, maps)
+    ]
+    return F.interpolate(torch.stack(found, dim=1).detach(), size, mode="bilinear", align_corners=False)
+
+
+def _gradients(outputs: Outputs, inputs: Tensor) -> Iterator[Tensor]:
+    """Of each of the K outputs, shaped as the inputs, which must require gradients."""
+    values = outputs(inputs)
     for k in range(values.shape[1]):
-        gradient = torch.autograd.grad(values[:, k].sum(), maps, retain_graph=True)[0]
-        importance = gradient.mean(dim=(2, 3), keepdim=True)
-        result.append((importance * maps).sum(dim=1).relu().detach())
-    return F.interpolate(torch.stack(result, dim=1), size, mode="bilinear", align_corners=False)
+        yield torch.autograd.grad(values[:, k].sum(), inputs, retain_graph=True)[0]
 
 
 def _captum() -> Any:
     try:
         import captum.attr
     except ImportError:
-        raise SicError("Explaining this method needs captum; install it with: pip install 'sic[captum]'.") from None
+        raise SicError("Integrated gradients need captum; install it with: pip install 'sic[captum]'.") from None
     return captum.attr
 
 
@@ -104,5 +108,5 @@ class BlackBox(Classifier):
             elif self.attribution == INTEGRATED_GRADIENTS:
                 maps, constant = integrated_gradients(logits, prepared, columns.shape[1])
             else:
-                maps = input_x_gradient(logits, prepared, columns.shape[1])
+                maps = input_x_gradient(logits, prepared)
         return without_weights(maps, value, constant).reshape(targets.shape)

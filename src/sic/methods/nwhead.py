@@ -99,7 +99,7 @@ class NWHead(Comparing):
                 return (self.logits(log_weights) if of_classes else log_weights.exp()).gather(1, columns)
 
             value = values(prepared).detach()
-            maps = input_x_gradient(values, prepared, columns.shape[1])
+            maps = input_x_gradient(values, prepared)
         return without_weights(maps, value, torch.zeros_like(value)).reshape(targets.shape)
 
 
