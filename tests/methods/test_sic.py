@@ -149,10 +149,11 @@ def test_parts_add_up_to_the_logit(backbone: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(explained.maps, (explained.weights * six_channels(images)[:, None]).sum(dim=2))
     mass = explained.maps.abs().sum(dim=(-2, -1))
     gap = explained.value - (explained.maps.double().sum(dim=(-2, -1)) + explained.constant)
-    tolerance = 2e-6 if dtype == torch.float32 else 1e-14
+    # Rounding grows with all that is added up: the constant of a transformer is several times its pixels.
+    tolerance = (1e-6 if dtype == torch.float32 else 1e-14) * (mass + explained.constant.abs())
     assert (mass > 0.01).all()
-    assert (gap.abs() < tolerance * (mass + 1)).all()
-    assert (explained.residual.abs() < 2 * tolerance * (mass + 1)).all()
+    assert (gap.abs() < tolerance).all()
+    assert (explained.residual.abs() < 2 * tolerance).all()
     if backbone == "vit_small":
         assert ((explained.constant - model.bias).abs() > 1e-3).all()
     else:
