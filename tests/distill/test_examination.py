@@ -15,7 +15,9 @@ from sic.backbones.distilled import read_distilled
 from sic.distill.examination import Examination
 from sic.distill.student import create_student
 from sic.distill.teacher import Teacher
-from sic.evaluate.localisation import KINDS
+from sic.distilled_model import load_distilled
+from sic.evaluate.localisation import KINDS, draw_grids
+from sic.methods import Classifier
 from sic.methods.blackbox import GRAD_CAM, INPUT_X_GRADIENT
 from tests.cli.conftest import Sic, here
 
@@ -38,6 +40,19 @@ def examination() -> Examination:
 
 def shares(found: dict[str, Any], who: str) -> list[float]:
     return [found[who][kind]["share"] for kind in KINDS]
+
+
+def raw_share(classifier: Classifier, examination: Examination) -> float:
+    """Of contributions in the right cells of 2×2 grids, one image and one class at a time."""
+    side, found = examination.pixels.shape[-1], []
+    for row in draw_grids(examination.labels, torch.ones(len(examination.labels), dtype=torch.bool), 2):
+        a, b, c, d = (examination.pixels[place].float() / 255 for place in row)
+        grid = torch.cat([torch.cat([a, b], 2), torch.cat([c, d], 2)], 1)[None]
+        for cell, place in enumerate(row):
+            positive = classifier.explain(grid, examination.labels[place : place + 1]).maps[0].clamp(min=0)
+            top, left = cell // 2 * side, cell % 2 * side
+            found.append((positive[top : top + side, left : left + side].sum() / positive.sum()).item())
+    return sum(found) / len(found)
 
 
 def test_the_teacher_answers_the_same_as_a_classifier(teacher: Teacher, examination: Examination) -> None:
@@ -64,8 +79,10 @@ def test_all_classifiers_point_in_the_same_grids(teacher: Teacher, examination: 
     )
     assert found is not None
     assert (found["grids"], found["chance"], found["pixels"]) == (2, 0.25, 64)
-    assert all(0 <= share <= 1 for who in ways for share in shares(found, who))
-    assert shares(found, "grad_cam") != shares(found, "gradient") != shares(found, "student")
+    expected = {who: raw_share(classifier, examination) for who, classifier in ways.items()}
+    assert {who: found[who]["raw"]["share"] for who in ways} == pytest.approx(expected, rel=1e-4)
+    assert len({round(share, 3) for share in expected.values()}) == 3  # so that none can stand for another
+    assert all(0 < share < 1 for who in ways for share in shares(found, who))
     assert calls == [(done, 6) for done in range(1, 7)]
 
 
@@ -81,12 +98,13 @@ def sure(answers: Tensor, labels: Tensor) -> Tensor:
 
 @pytest.fixture
 def command(teacher: Teacher, tmp_path: Path) -> list[object]:
-    """A distillation of a few steps with an image of each class to test."""
+    """A distillation of a few steps. Classes differ in brightness, so that shares of networks differ from chance."""
     rng = np.random.default_rng(0)
     for number in range(12):
         place = tmp_path / "images" / str(number % CLASSES) / f"{number}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(place)
+        bright = 60 * (number % CLASSES + 1)
+        Image.fromarray(rng.integers(bright - 60, bright, (40, 40, 3), dtype=np.uint8)).save(place)
     state = {f"network.{name}": value for name, value in teacher.backbone.network.state_dict().items()}
     torch.save({**state, "fc.weight": teacher.weight, "fc.bias": teacher.bias}, tmp_path / "teacher.pth")
     limits = ["--images", 16, "--size", 32, "--final-size", 32, "--batch-size", 8, "--workers", 0, "--no-compile"]
@@ -102,12 +120,18 @@ def command(teacher: Teacher, tmp_path: Path) -> list[object]:
 
 
 def test_a_distillation_says_how_well_both_point(
-    command: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: list[object], teacher: Teacher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each with its own maps: measured again with the student in the file and with the teacher."""
     monkeypatch.setattr(sys.modules["sic.distill.distill"], "confident", sure)
     found = SIC.json(*command)["grid_2x2"]
     assert (found["grids"], found["chance"]) == (3, 0.25)
-    assert all(0 <= share <= 1 for who in ("student", "teacher_grad_cam") for share in shares(found, who))
+    examination = Examination.read(tmp_path / "images", CLASSES, 0)
+    student, _, _ = load_distilled(tmp_path / "out.safetensors")
+    ways = {"student": student, "teacher_grad_cam": teacher.classifier(GRAD_CAM)}
+    expected = {who: raw_share(classifier, examination) for who, classifier in ways.items()}
+    assert {who: found[who]["raw"]["share"] for who in ways} == pytest.approx(expected, rel=1e-3)  # weights of 16 bits
+    assert abs(expected["student"] - expected["teacher_grad_cam"]) > 0.01
     assert read_distilled(tmp_path / "out.safetensors").origin["grid_2x2"] == found
     said = " ".join(SIC(*command).stdout.split())
     student, teacher = (found[who]["raw"]["share"] for who in ("student", "teacher_grad_cam"))
