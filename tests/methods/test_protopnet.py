@@ -4,15 +4,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from sic import backbones
 from sic.errors import SicError
 from sic.methods import LOSSES, ProtoPNet
 from sic.settings import Loss
+from sic.training.batches import Batch
 from sic.training.protopnet import ProtoPNetTraining, prototype_costs
 from tests.models import settle, small_settings
 
@@ -80,6 +82,30 @@ def test_costs_are_the_published_ones() -> None:
     # An image with many labels counts as much as one with a single label.
     alone = prototype_costs(distances[4:5], targets[4:5])
     assert alone[0].item() == pytest.approx(distances[4].min().item()) and alone[1].item() == 0
+
+
+@pytest.mark.parametrize(("epoch", "sparse"), [(0, False), (4, False), (9, True)], ids=["warm", "joint", "last"])
+def test_the_loss_is_the_published_one(monkeypatch: pytest.MonkeyPatch, epoch: int, sparse: bool) -> None:
+    """Cross-entropy with 0.8 · cluster - 0.08 · separation while prototypes learn. In the last layer's epochs these are
+    constants, and 1e-4 · |weights of other classes' prototypes| counts instead."""
+    module = training(model := build())
+    monkeypatch.setattr(ProtoPNetTraining, "current_epoch", epoch)
+    module.on_train_epoch_start()
+    model.eval()
+    queries, labels = pixels(5), torch.tensor([0, 2, 1, 1, 0])
+    targets = F.one_hot(labels, CLASSES).float()
+    with torch.no_grad():
+        distances = model.distances(model.patches(queries / 255)).amin(dim=(2, 3))
+        logits = model(queries / 255)
+        entropy = sum((row.exp().sum().log() - row[c]).item() for row, c in zip(logits, labels, strict=True)) / 5
+        cluster, separation = published_costs(distances, targets)
+        others = sum(abs(model.last.weight[c, j].item()) for c, j in np.ndindex(CLASSES, 6) if j // PER_CLASS != c)
+    nothing = torch.zeros(0)
+    batch = Batch(queries, None, torch.arange(5), targets, nothing, nothing, nothing)
+    found = module.training_step(batch, 0)
+    extra = 1e-4 * others if sparse else 0.8 * cluster - 0.08 * separation
+    assert found.item() == pytest.approx(entropy + extra, abs=1e-4)
+    assert abs(extra) > 5e-4  # so that it cannot be missing
 
 
 class Batches:
@@ -205,6 +231,16 @@ def test_the_two_pictures_differ_and_boxes_hold_the_top() -> None:
         inside = boxes[n][expected == 1]
         torch.testing.assert_close(inside, inside[:1].expand_as(inside))
         assert 0 < expected.mean() < 1
+
+
+def test_new_layers_start_as_published() -> None:
+    """Kaiming's normal distribution by the number of outputs, so that patches differ before anything is learnt."""
+    model = ProtoPNet(backbones.create("resnet_tiny", "conventional"), 3, 6)
+    convolutions = [layer for layer in model.add_on if isinstance(layer, nn.Conv2d)]
+    assert len(convolutions) == 2
+    for layer in convolutions:
+        assert layer.bias is not None and not layer.bias.any()
+        assert layer.weight.std().item() == pytest.approx((2 / 128) ** 0.5, rel=0.05)
 
 
 def test_prototypes_belong_to_classes_evenly_and_start_with_fixed_connections() -> None:

@@ -57,6 +57,10 @@ class ProtoPNet(Classifier):
         self.add_on = nn.Sequential(
             nn.Conv2d(backbone.map_features, latent, 1), nn.ReLU(), nn.Conv2d(latent, latent, 1), nn.Sigmoid()
         )
+        for layer in self.add_on:
+            if isinstance(layer, nn.Conv2d):  # as published; by default patches hardly differ at first
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.constant_(layer.bias, 0)  # type: ignore[arg-type]
         self.prototypes = nn.Parameter(torch.rand(supports, latent))
         owners = torch.arange(classes).repeat_interleave(supports // classes)
         self.register_buffer("prototype_classes", owners, persistent=False)
