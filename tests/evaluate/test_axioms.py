@@ -98,7 +98,7 @@ def test_untrained_models_pass_every_check(backbone: str, b: float) -> None:
     assert failed({axiom.name: axiom for axiom in result}) == set()
     checks = {axiom.name: axiom.checks for axiom in result}
     assert checks["completeness"] == 3 * 3 and checks["linearity"] == 2 * 3 and checks["symmetry"] == 2
-    assert checks["implementation invariance"] == 2 * 4
+    assert checks["implementation invariance"] == 2 * 5
     assert 12 <= checks["sensitivity"] <= 2 * 12  # of 12 rounds with 2 images each
     assert 0.05 < checks["dummy"] / (2 * SIZE * SIZE) < 0.15
     assert done == [(3, 3)]
@@ -294,10 +294,10 @@ def test_the_keys_of_the_json() -> None:
     common = {"passed", "worst", "limit", "checks", "wrong_explanation", "wrong_value"}
     more = {
         "completeness": {"residual_float32", "residual_float64", "mean_evidence", "input_independent_share"},
-        "implementation_invariance": {"reloaded", "channels-last", "explained alone", "float64"},
+        "implementation_invariance": {"reloaded", "channels-last", "explained alone", "float64", "without weights"},
         "constant": {"bias_only"},
         "equivariance": {"mirrored", "shuffled"},
-        "deletion": {"random_drop_of_evidence", "drop_beyond_random", "interval", "uniform_map", "uniform_interval"},
+        "deletion": {"drop_beyond_random", "interval", "uniform_map", "uniform_interval", "lag", "lag_interval"},
     }
     for name, axiom in found["axioms"].items():
         assert set(axiom) == common | more.get(name, set())

@@ -54,9 +54,7 @@ def verify(
     else:
         _show(checks)
         if result["undecided"]:
-            OUT.print(
-                f"Too few images, or scores too erratic or too steady, to decide: {', '.join(result['undecided'])}."
-            )
+            OUT.print(f"Undecided, too few images or too little reaction: {', '.join(result['undecided'])}.")
     if not result["passed"]:
         ERR.print(result["statement"])
         raise typer.Exit(1)
@@ -140,6 +138,12 @@ def _notes(checks: "list[Check]") -> Iterator[str]:
         f"than removing random pixels (95 % interval {low:.2f} to {high:.2f}); with a uniform map it would be "
         f"{deletion['uniform_map']:.2f} ({flat_low:.2f} to {flat_high:.2f})."
     )
+    low, high = deletion["lag_interval"]
+    if low > 0:
+        yield (
+            f"Deletion: removing the top fifth by the network's own arithmetic lowers the score by "
+            f"{deletion['lag']:.2f} more ({low:.2f} to {high:.2f}) than by the map; by a right map it would be 0."
+        )
 
 
 def _files(model: Path, key: Path | None, sign: bool, files_only: bool) -> int:

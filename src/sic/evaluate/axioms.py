@@ -267,8 +267,8 @@ def symmetry(classifier: Classifier, images: Tensor, generator: torch.Generator)
 def implementation_invariance(
     classifier: Classifier, reloaded: Classifier, images: Tensor, compiled: bool = True
 ) -> Check:
-    """The channels-last, the reloaded and the float64 model and `Classifier.explain` give the same maps, and the
-    compiled model gives the same logits."""
+    """The channels-last, the reloaded and the float64 model, `Classifier.explain` and explanations without weights (as
+    of whole folders) give the same maps, and the compiled model gives the same logits."""
     targets = predicted(classifier, images)
     found = explained(classifier, images, targets)
     lasting = copy.deepcopy(classifier).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -276,6 +276,7 @@ def implementation_invariance(
         "reloaded": explained(reloaded, images, targets).maps,
         "channels-last": explained(lasting, images.contiguous(memory_format=torch.channels_last), targets).maps,
         "explained alone": classifier.explain(images, targets).maps,
+        "without weights": classifier.answered(images).explain(targets, weights=False).maps,
         "float64": explained(copy.deepcopy(classifier).double(), images.double(), targets).maps,
     }
     worst = {name: largest(relative(maps, found.maps)) for name, maps in others.items()}

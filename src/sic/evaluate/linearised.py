@@ -27,10 +27,15 @@ from sic.errors import SicError
 from sic.methods import SIC, Bcos, Classifier
 
 
-class Linearised:
-    """The network of a classifier with the factors of one batch of encoded images, N×6×H×W.
+def encoded_colours(images: Tensor) -> Tensor:
+    """`[x, 1 - x]`, independent of `sic.bcos.encode_colours`, which is checked, too."""
+    return torch.cat([images, 1 - images], dim=1)
 
-    `answer(other)` are the logits N×C for another encoded batch of the same shape; they are affine in it.
+
+class Linearised:
+    """The network of a classifier with the factors of one encoded image, 1×6×H×W.
+
+    `answer(others)` are the logits N×C for other encoded images, N×6×H×W; they are affine in them.
     """
 
     def __init__(self, classifier: Classifier, encoded: Tensor) -> None:
@@ -143,7 +148,7 @@ class Linearised:
             sizes = module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode
             return F.max_pool2d(x, *sizes, return_indices=True)[1]  # type: ignore[arg-type]
 
-        kept = self._factor(module, indices)
+        kept = self._factor(module, indices).expand(len(x), -1, -1, -1)
         return x.flatten(2).gather(2, kept.flatten(2)).view_as(kept)
 
 

@@ -11,8 +11,8 @@ from sic.data.dataset import Progress
 from sic.errors import SicError
 from sic.evaluate import axioms
 from sic.evaluate.axioms import Check, explained, largest, predicted, relative, seen_through, uniform
-from sic.evaluate.faithfulness import CELLS, cell_order
-from sic.evaluate.linearised import Linearised
+from sic.evaluate.deletion import deletion
+from sic.evaluate.linearised import Linearised, encoded_colours
 from sic.explain.matches import find_matches
 from sic.methods import SIC, Classifier
 from sic.supports import Support
@@ -20,12 +20,6 @@ from sic.supports import Support
 OUTPUTS = 16
 """Explained classes per image, at most: weights of hundreds would fill the memory."""
 IMPULSES, DIRECTIONS = 12, 4
-REMOVED = 0.2
-"""Share of the pixels that are removed at once."""
-WIDE = 0.25
-"""Half-width, as a share of the evidence, above which an interval is undecided."""
-QUIET = 0.05
-"""Change of the score by removing random pixels, as a share of the evidence, below which the check is undecided."""
 DELETED = 64
 """Images for the deletion check, at most."""
 
@@ -75,11 +69,6 @@ def measure(
     return found
 
 
-def encoded_colours(images: Tensor) -> Tensor:
-    """`[x, 1 - x]`, independent of `sic.bcos.encode_colours`, which is checked, too."""
-    return torch.cat([images, 1 - images], dim=1)
-
-
 def _some_classes(classifier: Classifier, image: Tensor, generator: torch.Generator) -> Tensor:
     """The predicted class and random others, 1×K."""
     best = predicted(classifier, image).cpu()
@@ -127,7 +116,7 @@ def weights_and_constant(classifier: Classifier, images: Tensor, generator: torc
         noise = torch.randn(DIRECTIONS, *encoded.shape[1:], generator=generator, dtype=encoded.dtype)
         probes[1 + IMPULSES : -1], probes[-1] = noise, noise.sum(dim=0)
         probes = probes.to(encoded)
-        reference = Linearised(classifier, encoded.expand(len(probes), -1, -1, -1))
+        reference = Linearised(classifier, encoded)
         answers = reference.answer(probes)[:, targets[0]]
         zero, slopes = answers[0], answers[1:] - answers[0]
         # The last probe is the sum of the directions: its slope must be the sum of theirs if the reference is linear.
@@ -224,75 +213,6 @@ def equivariance(classifier: Classifier, images: Tensor, generator: torch.Genera
 def _moved(images: Tensor, order: Tensor) -> Tensor:
     """…×H×W with its pixels in another order."""
     return images.flatten(-2)[..., order].view_as(images)
-
-
-@torch.no_grad()
-def _drops(classifier: Classifier, images: Tensor, targets: Tensor, order: Tensor) -> Tensor:
-    """N: how much the score falls if the first cells of `order` get the image's mean colour."""
-    grey = images.mean(dim=(2, 3), keepdim=True)
-    removed = torch.where((order < REMOVED)[:, None], grey, images)
-    return (classifier(images) - classifier(removed)).gather(1, targets[:, None])[:, 0].double().cpu()
-
-
-def deletion(classifier: Classifier, images: Tensor, generator: torch.Generator, repeats: int = 4) -> Check:
-    """Removing the top of the map lowers the score more than removing as many pixels at random.
-
-    The worst value is minus the lower end of the 95 % interval, over images, of the difference. The check is undecided
-    where that interval is wide beside the evidence (too few images, or a network whose scores are erratic), and where
-    scores hardly change when random pixels are removed; neither depends on the map. It is undecided, too, if the
-    interval reaches zero although its mean is above the interval of a uniform map: more images are needed then.
-    """
-    cell = max(1, images.shape[-1] // CELLS)
-    gains: list[Tensor] = []
-    plain: list[Tensor] = []
-    evidence: list[Tensor] = []
-    stakes: list[Tensor] = []
-    for batch in images.split(16):
-        targets = predicted(classifier, batch)
-        maps = explained(classifier, batch, targets).maps
-        with torch.no_grad():
-            evidence.append((classifier(batch).amax(dim=1) - classifier.bias).abs().double().cpu())
-        chance = torch.zeros(len(batch), dtype=torch.float64)
-        for _ in range(repeats):
-            order = cell_order(torch.rand(maps.shape, generator=generator).to(batch), cell)
-            chance += _drops(classifier, batch, targets, order) / repeats
-        stakes.append(chance.abs())
-        for found, each in ((gains, maps), (plain, uniform(maps))):
-            # Noise below all that counts orders equal pixels at random: a uniform map has no top.
-            noise = 1e-6 * torch.rand(maps.shape, generator=generator).to(maps)
-            order = cell_order(each + noise * each.abs().amax(dim=(1, 2), keepdim=True), cell)
-            found.append(_drops(classifier, batch, targets, order) - chance)
-    mean, low, high = _interval(torch.cat(gains))
-    flat = _interval(torch.cat(plain))
-    size, stake = torch.cat(evidence).mean().item(), torch.cat(stakes).mean().item()
-    wide = len(images) < 2 or (high - low) / 2 > WIDE * size
-    return Check(
-        "deletion",
-        "removing the top of the map lowers the score more than removing random pixels",
-        -low,
-        0.0,
-        len(images),
-        ("a uniform map", -flat[1]),
-        {
-            "random_drop_of_evidence": stake / max(size, 1e-12),
-            "drop_beyond_random": mean,
-            "interval": [low, high],
-            "uniform_map": flat[0],
-            "uniform_interval": [*flat[1:]],
-        },
-        decided=(low > 0 and len(images) > 1) or not (wide or stake < QUIET * size or mean > flat[2]),
-    )
-
-
-def _interval(values: Tensor) -> tuple[float, float, float]:
-    """Mean and 95 % interval by Student's t."""
-    from scipy.stats import t
-
-    mean = values.mean().item()
-    if len(values) < 2:
-        return mean, mean, mean
-    reach = float(t.ppf(0.975, len(values) - 1)) * (values.std() / len(values) ** 0.5).item()
-    return mean, mean - reach, mean + reach
 
 
 def matches(classifier: SIC, supports: Sequence[Support], images: Tensor) -> Check:
