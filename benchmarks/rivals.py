@@ -11,7 +11,8 @@ Conventional methods start from it, SIC and B-cos from the distilled network. Ev
 the same for all methods; BagNet has a network of its own, for which there are no weights. Writes results/NAME.json,
 with one value per seed of each method and metric, or the value itself where there is one seed; what says where maps lie
 also goes to results/localisation.json. What is finished is not trained again. Learning rates come from
-results/tuning.json, if benchmarks/tune.py has chosen them for the comparison.
+results/tuning.json, if benchmarks/tune.py has chosen them for the comparison (`tuned` names these methods). Others are
+alike for all methods, but for ProtoPNet's, which is as published, for its new layers.
 """
 
 import argparse
@@ -53,7 +54,7 @@ NETWORKS = {
 COMPARISONS: dict[str, list[str]] = {
     "funnybirds": [
         *("--train", METHODS, *BIRDS, "--epochs", "40", "--lr", "1e-3", "--set", "protopnet:lr=3e-3"),
-        *("--set", "sic:lr=5e-4", "--set", "nwhead:lr=5e-4", "--only", "funnybirds"),
+        *("--only", "funnybirds"),
     ],
     # The NW-Head is for one label per image.
     "voc": [
@@ -189,7 +190,8 @@ def main() -> None:
     flags = list(COMPARISONS[name])
     methods = flags.index("--train") + 1
     flags[methods] = arguments.methods or flags[methods]
-    flags += [*tuned(name, arguments.out, flags), *passed_on]
+    rates = tuned(name, arguments.out, flags)
+    flags += [*rates, *passed_on]
     flags += starts(flags[methods], arguments.weights) if arguments.weights else []
     if name == "funnybirds":
         flags += learn_parts(Path(arguments.data), runs, arguments.parts)
@@ -214,7 +216,8 @@ def main() -> None:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "torch": torch.__version__,
         "measured_on": report["data"],
-        "seeds": report["seeds"]["sic"],
+        "seeds": next(iter(report["seeds"].values())),
+        "tuned": [rate.partition(":")[0] for rate in rates[1::2]],
         "settings": {method: read_config(Path(first))[0].training for method, (first, *_) in report["runs"].items()},
         "methods": methods,
     }

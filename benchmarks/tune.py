@@ -1,13 +1,14 @@
 """The same small search for every method: the learning rate, chosen on held-out training images.
 
-    python benchmarks/tune.py birds BIRDS/ [--rates 1e-3,3e-3,1e-2] [--methods sic,bcos,…] [-- flags of sic search]
+    python benchmarks/tune.py birds BIRDS/ [--rates 3e-4,1e-3,3e-3,1e-2] [--methods sic,…] [-- flags of sic search]
     python benchmarks/tune.py funnybirds FunnyBirds/ -- --backbone resnet50 --size 192 --epochs 10
     python benchmarks/tune.py pets PETS/ --weights keras-resnet50.safetensors --rates 3e-5,1e-4,3e-4 -- --size 160 …
 
 Every method gets the same learning rates and the same epochs; test images play no part. Writes the scores and the
 choice of each method to results/tuning.json, under the name of the comparison; `benchmarks/rivals.py NAME` takes its
 learning rates from there. Finished trials are not trained again. With `--weights`, the methods start from the networks
-for photographs as in `benchmarks/rivals.py`, and SIC trains its projection first.
+for photographs as in `benchmarks/rivals.py`, and SIC trains its projection first. BagNet keeps a network of its own,
+whatever `--backbone` says. A choice at an end of the grid is marked: the best rate may lie beyond it.
 """
 
 import argparse
@@ -18,8 +19,18 @@ import torch
 from command import as_typed, ours_and_passed_on, sic
 from rivals import start_of
 
-RATES = "1e-3,3e-3,1e-2"
-METHODS = "sic,bcos,blackbox,nwhead,protopnet"
+from sic.methods import METHODS as KNOWN
+
+RATES = "3e-4,1e-3,3e-3,1e-2"
+METHODS = "sic,bcos,blackbox,nwhead,protopnet,bagnet"
+
+
+def flags_for(method: str, passed_on: list[str]) -> list[str]:
+    """Those of all methods; one that works with few networks takes its own."""
+    if not KNOWN[method].backbones or "--backbone" not in passed_on:
+        return passed_on
+    place = passed_on.index("--backbone")
+    return [*passed_on[:place], *passed_on[place + 2 :]]
 
 
 def main() -> None:
@@ -36,7 +47,7 @@ def main() -> None:
     methods = {}
     for method in arguments.methods.split(","):
         out = arguments.runs / arguments.name / method
-        flags = ["--method", method, "--lr", arguments.rates, "--out", str(out), *passed_on]
+        flags = ["--method", method, "--lr", arguments.rates, "--out", str(out), *flags_for(method, passed_on)]
         if arguments.weights:
             start = start_of(method, arguments.weights) | ({"recipe": "tuned"} if method == "sic" else {})
             flags += [part for name, value in start.items() for part in (f"--{name}", value)]
@@ -44,7 +55,8 @@ def main() -> None:
             flags += ["-T", "1"]
         found = sic("search", arguments.data, *flags)
         scores = {str(trial["lr"]): trial["score"] for trial in found["trials"]}
-        methods[method] = {"lr": found["best"]["lr"], found["score"]: scores}
+        best, rates = found["best"]["lr"], [trial["lr"] for trial in found["trials"]]
+        methods[method] = {"lr": best, "at_an_end": best in (min(rates), max(rates)), found["score"]: scores}
         print(method, methods[method], flush=True)
     content = {"command": as_typed(), "torch": torch.__version__, "methods": methods}
     record.add(arguments.out, {arguments.name: content})
