@@ -12,7 +12,7 @@ import torch
 
 from sic.clinic import Finding
 from sic.errors import SicError
-from sic.evaluate.metrics import METRICS
+from sic.evaluate.metrics import KINDS, METRICS
 from sic.report import Page, gather, render
 from sic.report.page import read_measurements
 from tests.report.conftest import ODD, Element, Saved, make_page, parse, save_model
@@ -304,7 +304,7 @@ def test_measurements_are_shown_where_there_are_any(page: Page, tree: Element, t
     content = {
         "images": 40,
         "data": "test images of x",
-        "funnybirds": {"images": 40, "A": 0.99, "BI": 0.86, **kinds},
+        "funnybirds": {"images": 40, "A": 0.99, "BI": 0.86, **kinds, "baselines": {"part mask": {"Com": 0.9}}},
         "localisation": LOCALISATION,
     }
     (tmp_path / "evaluation.json").write_text(json.dumps(content))
@@ -314,10 +314,12 @@ def test_measurements_are_shown_where_there_are_any(page: Page, tree: Element, t
     assert "on 40 test images of x on" in section.text
     radar, places = section.all("table")
     rows = {row.one("th").text: [cell.text for cell in row.all("td")] for row in radar.one("tbody").all("tr")}
-    assert rows["Accuracy"][:2] == ["0.99", "0.99"]
-    assert rows["Background independence"][:2] == ["0.86", "0.86"]
-    assert rows["Completeness"][:2] == ["0.91", "0.50"]
-    assert rows["Contrastivity"][:2] == ["0.95", "–"]
+    heads = [cell.text for cell in radar.one("thead").all("th")]
+    assert heads == ["metric", *KINDS.values(), "no model: part mask", "meaning"]
+    assert rows["Accuracy"][:3] == ["0.99", "0.99", "–"]
+    assert rows["Background independence"][:3] == ["0.86", "0.86", "–"]
+    assert rows["Completeness"][:3] == ["0.91", "0.50", "0.90"]
+    assert rows["Contrastivity"][:3] == ["0.95", "–", "–"]
     shown = [[cell.text for cell in row.children if isinstance(cell, Element)] for row in places.one("tbody").all("tr")]
     assert shown == [
         ["Grid pointing 2×2", "62.5 %", "25.0 %", "8 grids", METRICS["grid_2x2"].meaning],

@@ -32,8 +32,8 @@ from sic.evaluate.metrics import (
     FRAME,
     FUNNYBIRDS,
     FUNNYBIRDS_SUMMARY,
-    KINDS,
     Metric,
+    funnybirds_maps,
     funnybirds_values,
     localisation_shares,
 )
@@ -181,9 +181,7 @@ def _funnybirds(found: Mapping[str, Any]) -> Table:
     title = f"FunnyBirds ({found['images']} images, {found['objects']} background objects)"
     keys = [metric.key for metric in (*FUNNYBIRDS, *FUNNYBIRDS_SUMMARY)]
     table = _table(title, "map", *keys)
-    maps = {kind: words for kind, words in KINDS.items() if kind in found}
-    maps |= {name: f"no model: {name}" for name in found.get("baselines", {})}
-    for kind, words in maps.items():
+    for kind, words in funnybirds_maps(found).items():
         values = funnybirds_values(found, kind)
         table.add_row(words, *(number(values[key], 2) for key in keys))
     return table

@@ -251,6 +251,12 @@ def _raw_and_smoothed(metric: Metric, found: Mapping[str, Any]) -> list[tuple[Me
     return [*both, (smoothed(metric), found["smoothed"])] if "smoothed" in found else both
 
 
+def funnybirds_maps(found: Mapping[str, Any]) -> dict[str, str]:
+    """The maps in the FunnyBirds part of an evaluation, `BASELINES` last, with names for people."""
+    kinds = {kind: words for kind, words in KINDS.items() if kind in found}
+    return kinds | {name: f"no model: {name}" for name in found.get("baselines", {})}
+
+
 def funnybirds_values(found: Mapping[str, Any], kind: str) -> dict[str, float | None]:
     """The FunnyBirds metrics of one of the `KINDS` or `BASELINES`, by key, from that part of an evaluation.
 

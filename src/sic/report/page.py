@@ -19,9 +19,9 @@ from sic.evaluate.metrics import (
     EVALUATION,
     FUNNYBIRDS,
     FUNNYBIRDS_SUMMARY,
-    KINDS,
     Metric,
     Share,
+    funnybirds_maps,
     funnybirds_values,
     localisation_shares,
 )
@@ -239,7 +239,7 @@ def _measurements(content: dict[str, Any], file: Path) -> Measurements:
     source = f"{content['images']} {content['data']} on {written.day} {written:%B %Y}"
     shares = [share for share in localisation_shares(content.get("localisation") or {}) if share.group == "all"]
     birds = content.get("funnybirds") or {}
-    scored = {words: funnybirds_values(birds, kind) for kind, words in KINDS.items() if kind in birds}
+    scored = {words: funnybirds_values(birds, kind) for kind, words in funnybirds_maps(birds).items()}
     rows = []
     for metric in (*FUNNYBIRDS, *FUNNYBIRDS_SUMMARY):
         values = [known[metric.key] for known in scored.values()]
