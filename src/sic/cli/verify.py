@@ -138,11 +138,10 @@ def _notes(checks: "list[Check]") -> Iterator[str]:
         f"than removing random pixels (95 % interval {low:.2f} to {high:.2f}); with a uniform map it would be "
         f"{deletion['uniform_map']:.2f} ({flat_low:.2f} to {flat_high:.2f})."
     )
-    low, high = deletion["lag_interval"]
-    if low > 0:
+    if lag := deletion["lag_interval"]:
         yield (
-            f"Deletion: removing the top fifth by the network's own arithmetic lowers the score by "
-            f"{deletion['lag']:.2f} more ({low:.2f} to {high:.2f}) than by the map; by a right map it would be 0."
+            f"Removing the top fifth by the network's own arithmetic lowers it by {deletion['lag']:.2f} more than by the "
+            f"map (95 % interval {lag[0]:.2f} to {lag[1]:.2f}); for a right map this is 0."
         )
 
 
