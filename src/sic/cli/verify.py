@@ -140,8 +140,8 @@ def _notes(checks: "list[Check]") -> Iterator[str]:
     )
     if lag := deletion["lag_interval"]:
         yield (
-            f"Removing the top fifth by the network's own arithmetic lowers it by {deletion['lag']:.2f} more than by the "
-            f"map (95 % interval {lag[0]:.2f} to {lag[1]:.2f}); for a right map this is 0."
+            f"Removing the top fifth by the network's own arithmetic lowers it by {deletion['lag']:.2f} more than by "
+            f"the map (95 % interval {lag[0]:.2f} to {lag[1]:.2f}); for a right map this is 0."
         )
 
 
