@@ -1,6 +1,6 @@
 """The same small search for every method: the learning rate, chosen on held-out training images.
 
-    python benchmarks/tune.py birds BIRDS/ [--rates 3e-4,1e-3,3e-3,1e-2] [--methods sic,…] [-- flags of sic search]
+    python benchmarks/tune.py birds BIRDS/ [--rates 1e-3,3e-3,1e-2] [--methods sic,bcos,…] [-- flags of sic search]
     python benchmarks/tune.py funnybirds FunnyBirds/ -- --backbone resnet50 --size 192 --epochs 10
     python benchmarks/tune.py pets PETS/ --weights keras-resnet50.safetensors --rates 3e-5,1e-4,3e-4 -- --size 160 …
 
@@ -21,7 +21,7 @@ from rivals import start_of
 
 from sic.methods import METHODS as KNOWN
 
-RATES = "3e-4,1e-3,3e-3,1e-2"
+RATES = "1e-3,3e-3,1e-2"
 METHODS = "sic,bcos,blackbox,nwhead,protopnet,bagnet"
 
 
