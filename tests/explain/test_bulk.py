@@ -16,6 +16,7 @@ from sic.data.images import Preprocessing
 from sic.directory import Config, build
 from sic.errors import SicError
 from sic.explain import contributions, images_at_once, in_chunks, support_contributions
+from sic.explain.matches import AT_ONCE
 from sic.methods import Contributions
 from sic.model import Model
 from sic.supports import Support
@@ -211,13 +212,12 @@ def test_every_image_may_have_its_own_classes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_matches_of_many_images_look_once_at_every_case() -> None:
-    model, images = build_model("resnet_tiny"), photos(5)
+    model, images = build_model("resnet_tiny"), photos(AT_ONCE + 3)
     model.support_contributions(range(len(LABELS)))
     with counted(model) as passes:
-        found = list(model.explain_many(images, [["kite"], ["kite"], ["wren"], ["kite"], ["wren"]], matches=True))
-    forward = passes["forward"]
-    # The images and the cases once to trace them, and once for their feature maps.
-    assert sum(forward) == 2 * (len(images) + 5), forward
+        found = list(model.explain_many(images, [["wren"]] * 2 + [["kite"]] * (AT_ONCE + 1), matches=True))
+    # Every image once, the two cases of a wren once, the three of a kite twice: it is in too many images.
+    assert sum(passes["forward"]) == len(images) + 2 + 2 * 3, passes
     for image, one in zip(images, found, strict=True):
         alone = model.explain(image, [one.classes[0].name], matches=True)
         for case, other in zip(one.classes[0].cases, alone.classes[0].cases, strict=True):

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sic import backbones
-from sic.explain.matches import GROUPS, Matches, Region, corresponding, find_matches, unit_evidence
+from sic.explain.correspondence import GROUPS, corresponding
+from sic.explain.matches import Matches, Region, find_matches, unit_evidence
 from sic.explain.regions import centre, core, outlines
 from sic.methods import SIC
 from sic.methods.contract import Traced
@@ -87,7 +88,7 @@ def test_every_sum_against_single_units(backbone: str, dtype: torch.dtype) -> No
             assert abs(slow.sum().item() - evidence) <= error * max(1.0, evidence)
             for part in parts:
                 assert part.share == pytest.approx(part.evidence / evidence, rel=1e-3)
-                assert part.evidence == part.image.value
+                assert part.evidence == pytest.approx(part.image.value, abs=error * max(1.0, evidence))
             check_side(model, images[n], slow, [part.image for part in parts], error)
             check_side(model, supports[case], slow, [part.support for part in parts], error)
 
@@ -232,11 +233,49 @@ def checkered(*numbers: int) -> Tensor:
 
 def test_similar_places_are_one_region_wherever_they_are() -> None:
     flat = torch.ones(SIZE, SIZE)
-    one, other = corresponding([checkered(0, 1, 2, 3), 5 * checkered(3, 0, 4, 1)], [flat, flat])
+    places = torch.stack([checkered(0, 1, 2, 3), 5 * checkered(3, 0, 4, 1)])
+    one, other = corresponding(places[None], torch.stack([flat, flat])[None])[0]
     middle = [4, SIZE - 5]
     ours, theirs = ([areas[row, column].item() for row in middle for column in middle] for areas in (one, other))
     assert len(set(ours)) == 4
     assert theirs[0] == ours[3] and theirs[1] == ours[0] and theirs[3] == ours[1] and theirs[2] not in ours
+
+
+def slow_areas(places: Tensor, maps: Tensor) -> Tensor:
+    """The regions of one set of pictures, place by place: M×F×h×w and M×H×W → M×H×W."""
+    counting = [m for m in range(len(maps)) if maps[m].max() > 0]
+    cells = maps.shape[-1] // places.shape[-1]
+    points, weights = [], []
+    for m in counting:
+        total = maps[m].clamp(min=0).sum().item()
+        for row in range(places.shape[-2]):
+            for column in range(places.shape[-1]):
+                part = maps[m, row * cells : (row + 1) * cells, column * cells : (column + 1) * cells]
+                mass = part.clamp(min=0).sum().item() / total
+                weights.append(mass * (len(counting) - 1 if m == 0 else 1))
+                points.append((places[m, :, row, column] / places[m, :, row, column].norm()).numpy())
+    centres = [points[int(np.argmax(weights))]]
+    while len(centres) < GROUPS:
+        far = [w * (1 - max(float(p @ c) for c in centres)) for p, w in zip(points, weights, strict=True)]
+        centres.append(points[int(np.argmax(far))])
+    for _ in range(20):
+        own = [int(np.argmax([p @ c for c in centres])) for p in points]
+        for group in range(GROUPS):
+            total = sum(w * p for p, w, o in zip(points, weights, own, strict=True) if o == group)
+            centres[group] = total / np.linalg.norm(total) if np.any(total) else centres[group]
+    similar = torch.einsum("gf,mfhw->mghw", torch.tensor(np.array(centres)), F.normalize(places, dim=1))
+    return F.interpolate(similar, maps.shape[1:], mode="bilinear", align_corners=False).argmax(dim=1)
+
+
+def test_regions_of_a_batch_against_single_places() -> None:
+    generator = torch.Generator().manual_seed(0)
+    places = torch.rand(3, 4, 6, 4, 4, generator=generator, dtype=torch.double)
+    maps = torch.randn(3, 4, 16, 16, generator=generator, dtype=torch.double)
+    maps[1, 3] = 0  # one case less than the others
+    found = corresponding(places, maps)
+    for n, number in enumerate((4, 3, 4)):
+        assert len(found[n].unique()) > 3
+        torch.testing.assert_close(found[n, :number], slow_areas(places[n, :number], maps[n, :number]))
 
 
 def test_unit_evidence_by_hand() -> None:

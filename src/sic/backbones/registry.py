@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, convert, encode_colours, pad_with
+from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, convert, encode_colours, keep_feature_maps, pad_with
 from sic.errors import SicError
 from sic.settings import Form, Padding
 
@@ -98,7 +98,10 @@ class Backbone(nn.Module):
     def pooled(self, prepared: Tensor) -> Tensor:
         """N×F of what the network takes."""
         out = self.network(prepared)
-        return out.mean(dim=(2, 3)) if out.dim() == 4 else out
+        if out.dim() != 4:
+            return out
+        keep_feature_maps(out)
+        return out.mean(dim=(2, 3))
 
     @property
     def map_features(self) -> int:

@@ -3,7 +3,16 @@
 from sic.bcos.attention import BcosAttention, BcosMultiheadAttention
 from sic.bcos.convert import IMAGENET_MEAN, IMAGENET_STD, convert
 from sic.bcos.downsampling import Blur, Halving, antialias
-from sic.bcos.explanation import LinearMaps, constant, encode_colours, explaining, frozen, is_explaining, linear_maps
+from sic.bcos.explanation import (
+    LinearMaps,
+    constant,
+    encode_colours,
+    explaining,
+    frozen,
+    is_explaining,
+    keep_feature_maps,
+    linear_maps,
+)
 from sic.bcos.layers import BcosConv2d, BcosLinear, Gate, bcos_similarity, fade, remove_biases
 from sic.bcos.norms import BatchNormUncentred2d, GroupNorm, LayerNorm, LayerNorm2d
 from sic.bcos.padding import pad_with
@@ -33,6 +42,7 @@ __all__ = [
     "fade",
     "frozen",
     "is_explaining",
+    "keep_feature_maps",
     "linear_maps",
     "pad_with",
 ]

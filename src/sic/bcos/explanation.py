@@ -21,6 +21,8 @@ class Trace:
     """The encoded input `[x, 1 - x]`, N×6×H×W: what contributions are traced back to."""
     constants: list[Tensor] = field(default_factory=list)
     """Input-independent terms, batch first: each gets a share of its own."""
+    feature_maps: Tensor | None = None
+    """The last feature maps, N×F×h×w, of a network that has any and does not pool them itself."""
 
 
 _trace: ContextVar[Trace | None] = ContextVar("sic_explanation_trace", default=None)
@@ -83,6 +85,13 @@ def constant(term: Tensor, batch: int) -> Tensor:
     leaf = term.clone().detach().requires_grad_()
     trace.constants.append(leaf)
     return leaf
+
+
+def keep_feature_maps(maps: Tensor) -> None:
+    """Record the last feature maps while explaining."""
+    trace = _current()
+    if trace is not None:
+        trace.feature_maps = maps.detach()
 
 
 def constant_parameter(value: Tensor) -> Tensor:

@@ -216,7 +216,7 @@ def explain_answers(
         evidence_maps: Also compute the map of every case, with one more backward pass for each case of an image.
         matches: Also split the evidence of every case into regions, where the method can (see `sic.explain.matches`).
     """
-    probabilities = classifier.probabilities(answered.logits.double())
+    probabilities = classifier.probabilities(answered.logits.double()).tolist()
     evidence = answered.evidence.tolist()
     owners: dict[int, list[int]] = {}
     for index, owner in enumerate(classifier.support_labels):
@@ -241,6 +241,9 @@ def explain_answers(
         speaking = [dict(zip(cases, rows, strict=False)) for cases, rows in zip(flat, maps, strict=True)]
     strengths = answered.strengths.tolist() if isinstance(answered, AnsweredSIC) else None
     logits = answered.explain(as_rows(classes, images))
+    values = logits.value.tolist()
+    every = {label: cases for each in shown for label, cases in each.items()}
+    alike = {label: _alike(classifier, cases) for label, cases in every.items()}
     pictures = {index: support_image(supports[index], images) for index in {index for cases in flat for index in cases}}
     result = []
     for n, labels in enumerate(classes):
@@ -260,11 +263,8 @@ def explain_answers(
                 )
                 for index in sorted(shown[n][label], key=lambda index: -evidence[n][index])
             ]
-            found = logits.at((n, k))
-            alike = _alike(classifier, shown[n][label])
-            of_image.append(
-                ClassExplanation(names[label], found.value.item(), probabilities[n, label].item(), found, cases, alike)
-            )
+            probability, found = probabilities[n][label], logits.at((n, k))
+            of_image.append(ClassExplanation(names[label], values[n][k], probability, found, cases, alike[label]))
         result.append(of_image)
     return result
 

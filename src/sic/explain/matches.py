@@ -7,32 +7,27 @@ the evidence on either side. Which region corresponds to which is decided by the
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from sic.errors import SicError
 from sic.explain.contributions import images_at_once, support_image
+from sic.explain.correspondence import GROUPS, corresponding, descriptors
 from sic.explain.regions import Polygon, centre, core, outlines
 from sic.methods import SIC
 from sic.methods.contract import Traced
 from sic.methods.sic import AnsweredSIC
 from sic.supports import Support
 
-GROUPS = 5
-"""The most regions of an image."""
 SMALL = 0.04
 """Share of a case's evidence that a match needs on both sides; what is below it belongs to the rest."""
 WEAK = 0.05
 """Evidence below which a case has no matches."""
-ROUNDS = 20
-"""Of k-means."""
-GRID = 16
-"""Cells along a side of the maps of units, which describe places if the backbone has no feature maps."""
+AT_ONCE = 4
+"""The most images that are traced back in one copy of a case's picture; else rare cases wait for frequent ones."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +129,8 @@ def find_matches(
 ) -> list[dict[int, Matches]]:
     """Find the matches between images and cases.
 
-    This takes one forward pass of each case for all images together, a backward pass for each case of an image and one
-    for each image of a case, but never more than d.
+    This takes a backward pass for each case of an image, but never more than d, and one for each image of a case. A
+    case takes a forward pass for every `AT_ONCE` images.
 
     Args:
         answered: The images and the model's answers.
@@ -149,167 +144,150 @@ def find_matches(
     pairs = [(n, i) for n, row in enumerate(cases) for i in row]
     if not pairs:
         return [{} for _ in cases]
-    rows, columns = (torch.tensor(each, device=answered.images.device) for each in zip(*pairs, strict=True))
+    rows, columns = (list(each) for each in zip(*pairs, strict=True))
     features, vectors = answered.traced.features[rows], classifier.support_vectors[columns]
-    split = dict(zip(pairs, unit_evidence(features, vectors, answered.evidence[rows, columns]), strict=True))
-    seen = _traced(answered.traced, {pair: (pair[0], each) for pair, each in split.items()})
-    places = dict(enumerate(descriptors(classifier, answered.images, answered.traced)))
-    remembered, theirs = _in_supports(classifier, supports, split)
-    result: list[dict[int, Matches]] = []
-    for n, row in enumerate(cases):
-        if not row:
-            result.append({})
-            continue
-        here = {i: seen[n, i] for i in row}
-        there = {i: remembered[n, i] for i in row if (n, i) in remembered}
-        result.append(_matches(here, there, places[n], theirs))
+    split = unit_evidence(features, vectors, answered.evidence[rows, columns])
+    here = _traced(answered.traced, rows, split)
+    places = descriptors(classifier, answered.images, answered.traced)
+    shown = [pair for pair, case in enumerate(columns) if supports[case].image is not None]
+    there, theirs = _Evidence(here.maps[:0], here.constants[:0]), places[:0]
+    if shown:
+        there, theirs = _in_supports(classifier, supports, [columns[pair] for pair in shown], split[shown])
+    found = _matches(here, there, rows, shown, places, theirs)
+    result: list[dict[int, Matches]] = [{} for _ in cases]
+    for (n, case), each in zip(pairs, found, strict=True):
+        result[n][case] = each
     return result
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """The evidence of P pairs of an image and a case in one of the two pictures."""
+
+    maps: Tensor
+    """P×H×W."""
+    constants: Tensor
+    """P, what belongs to no pixel."""
 
 
 def _in_supports(
-    classifier: SIC, supports: Sequence[Support], split: Mapping[tuple[int, int], Tensor]
-) -> tuple[dict[tuple[int, int], Region], dict[int, Tensor]]:
-    """The evidence of each pair in the image of its case, and descriptors of these images by case."""
-    # A batch takes as many passes as its most frequent case: cases that are about as frequent go together.
-    frequency = Counter(case for _, case in split if supports[case].image is not None)
-    shown = sorted(frequency, key=lambda case: (frequency[case], case))
+    classifier: SIC, supports: Sequence[Support], columns: Sequence[int], split: Tensor
+) -> tuple[_Evidence, Tensor]:
+    """The evidence P×d of pairs in the pictures of their cases (`columns`), and descriptors of these, P×F×h×w."""
+    pairs: dict[int, list[int]] = {}
+    for pair, case in enumerate(columns):
+        pairs.setdefault(case, []).append(pair)
+    # A batch takes as many passes as its picture with most pairs: those with about as many go together.
+    loads = [own[start : start + AT_ONCE] for own in pairs.values() for start in range(0, len(own), AT_ONCE)]
+    loads.sort(key=len)
     like = classifier.support_vectors
-    regions: dict[tuple[int, int], Region] = {}
-    places: dict[int, Tensor] = {}
-    pictures = [image for case in shown if (image := support_image(supports[case], like)) is not None]
-    number = images_at_once(classifier, pictures[0]) if len(shown) > 1 else 1
-    for start in range(0, len(shown), number):
-        cases, batch = shown[start : start + number], torch.stack(pictures[start : start + number])
+    pictures = {case: image for case in pairs if (image := support_image(supports[case], like)) is not None}
+    number = images_at_once(classifier, pictures[columns[0]], len(loads[-1])) if len(loads) > 1 else 1
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    order: list[int] = []
+    for start in range(0, len(loads), number):
+        some = loads[start : start + number]
+        batch = torch.stack([pictures[columns[own[0]]] for own in some])
         traced = Traced(lambda batch=batch: classifier.encoder(batch))  # type: ignore[misc]
-        own = {pair: (cases.index(pair[1]), each) for pair, each in split.items() if pair[1] in cases}
-        regions |= _traced(traced, own)
-        places |= dict(zip(cases, descriptors(classifier, batch, traced), strict=True))
-    return regions, places
+        rows = [row for row, own in enumerate(some) for _ in own]
+        evidence = _traced(traced, rows, split[[pair for own in some for pair in own]])
+        found.append((evidence.maps, evidence.constants, descriptors(classifier, batch, traced)[rows]))
+        order += [pair for own in some for pair in own]
+    back = torch.tensor(order).argsort().to(like.device)
+    maps, constants, places = (torch.cat(each)[back] for each in zip(*found, strict=True))
+    return _Evidence(maps, constants), places
 
 
-def _traced(traced: Traced, wanted: Mapping[tuple[int, int], tuple[int, Tensor]]) -> dict[tuple[int, int], Region]:
-    """Trace evidence back to the pixels of pictures; `wanted`: by pair, the row of the picture and `unit_evidence`."""
+def _traced(traced: Traced, rows: Sequence[int], evidence: Tensor) -> _Evidence:
+    """Trace evidence back to the pixels of pictures; for each pair, the row of its picture and `unit_evidence`."""
     latents = traced.features
-    outputs: list[dict[tuple[int, int], Tensor]] = [{} for _ in latents]
-    """For each picture, the weights of its latents that give the evidence of each pair."""
-    for pair, (row, evidence) in wanted.items():
-        outputs[row][pair] = torch.where(latents[row] == 0, 0, evidence / latents[row])
-    longest = max(map(len, outputs))
-    empty = torch.zeros_like(latents[0])
-    weights = torch.stack([torch.stack([*each.values(), *[empty] * (longest - len(each))]) for each in outputs])
+    seen = Counter[int]()
+    turns = []
+    for row in rows:
+        turns.append(seen[row])
+        seen[row] += 1
+    own = latents[list(rows)]
+    # The weights of the latents of each picture that give the evidence of its pairs.
+    weights = latents.new_zeros(len(latents), max(seen.values()), latents.shape[1])
+    weights[list(rows), turns] = torch.where(own == 0, 0, evidence / own)
     found = traced.contributions(lambda each: torch.einsum("nd,nkd->nk", each, weights.clone()), weights=False)
-    result = {}
-    for pair, (row, evidence) in wanted.items():
-        place = list(outputs[row]).index(pair)
-        # A support need not be an image (--inference-supports centroid): units that its picture lacks have no place.
-        lacking = evidence[latents[row] == 0].sum()
-        result[pair] = Region(found.maps[row, place], (found.constant[row, place] + lacking).item())
-    return result
-
-
-@torch.no_grad()
-def descriptors(classifier: SIC, images: Tensor, traced: Traced) -> Tensor:
-    """What the network finds at each place of images, N×F×h×w.
-
-    The last feature maps of the backbone; without these (transformers), the maps of the latent units.
-    """
-    backbone = classifier.backbone
-    try:
-        return backbone.feature_maps(backbone.prepared(images))
-    except SicError:
-        maps = traced.contributions(lambda latents: latents, weights=False).maps
-        return F.adaptive_avg_pool2d(maps, (min(GRID, maps.shape[-2]), min(GRID, maps.shape[-1])))
+    # A support need not be an image (--inference-supports centroid): units that its picture lacks have no place.
+    lacking = torch.where(own == 0, evidence, 0).sum(dim=1)
+    return _Evidence(found.maps[list(rows), turns], found.constant[list(rows), turns] + lacking)
 
 
 def _matches(
-    image: Mapping[int, Region], supports: Mapping[int, Region], places: Tensor, theirs: Mapping[int, Tensor]
-) -> dict[int, Matches]:
-    """The matches of one image with its cases.
+    here: _Evidence, there: _Evidence, rows: Sequence[int], shown: Sequence[int], places: Tensor, theirs: Tensor
+) -> list[Matches]:
+    """The matches of P pairs of an image and a case, of which S have a picture of the case.
 
     Args:
-        image: The evidence of each case in the image.
-        supports: The evidence of each case in its own image, if that is kept.
-        places: Descriptors of the image.
-        theirs: Descriptors of the images of the cases.
+        here: The evidence in the images.
+        there: The evidence in the pictures of the cases, of S pairs.
+        rows: For each pair its image.
+        shown: The S pairs.
+        places: Descriptors of the N images.
+        theirs: Descriptors of the pictures of the cases, of S pairs.
     """
-    together = torch.stack([each.map for each in image.values()]).sum(dim=0)
-    ours, *others = corresponding(
-        [places, *(theirs[case] for case in supports)], [together, *(each.map for each in supports.values())]
-    )
-    areas = dict(zip(supports, others, strict=True))
-    kept: dict[int, list[int]] = {case: [] for case in image}
-    matched = [0.0] * GROUPS
-    for case, there in supports.items():
-        needed = SMALL * image[case].value
-        for group in range(GROUPS if image[case].value >= WEAK else 0):
-            here = image[case].map[ours == group].sum().item()
-            if min(here, there.map[areas[case] == group].sum().item()) >= needed:
-                kept[case].append(group)
-                matched[group] += here
-    order = sorted(range(GROUPS), key=lambda group: -matched[group])
-    numbers = {group: number for number, group in enumerate(order, 1)}
-    result = {}
-    for case, whole in image.items():
-        groups = sorted(kept[case], key=numbers.__getitem__)
-        sides = _divided(whole, ours, groups)
-        partners: list[Region] | list[None] = [None] * len(sides)
-        if case in supports:
-            partners = _divided(supports[case], areas[case], groups)
-        *matches, rest = (
-            Match(number, side.value, side.value / whole.value if whole.value else 0.0, side, partner)
-            for number, side, partner in zip([*(numbers[group] for group in groups), 0], sides, partners, strict=True)
-        )
-        result[case] = Matches(matches, rest)
-    return result
-
-
-def _divided(whole: Region, areas: Tensor, groups: Sequence[int]) -> list[Region]:
-    """The regions of the groups, and last the rest, with all that belongs to no pixel."""
-    inside = [torch.where(areas == group, whole.map, 0) for group in groups]
-    outside = torch.isin(areas, torch.tensor(groups, device=areas.device), invert=True)
-    return [*map(Region, inside), Region(torch.where(outside, whole.map, 0), whole.constant)]
-
-
-def corresponding(places: Sequence[Tensor], maps: Sequence[Tensor]) -> list[Tensor]:
-    """Divide pictures into regions with similar descriptors: k-means over the places of all pictures.
-
-    Places count by their positive contributions, the first picture as much as all others. Angles between descriptors
-    are compared.
-
-    Args:
-        places: For each picture, its descriptors F×h×w.
-        maps: For each picture, its contributions H×W.
-
-    Returns:
-        For each picture, H×W, the number of each pixel's region, from 0 to `GROUPS` - 1.
-    """
-    directions = [F.normalize(each.flatten(1).T, dim=1) for each in places]
-    masses = [
-        F.adaptive_avg_pool2d(map_.clamp(min=0)[None], (each.shape[1], each.shape[2])).flatten()
-        for each, map_ in zip(places, maps, strict=True)
-    ]
-    masses = [mass / mass.sum().clamp_min(1e-30) for mass in masses]
-    weights = torch.cat([masses[0] * max(len(masses) - 1, 1), *masses[1:]])
-    centroids = _centroids(torch.cat(directions), weights)
+    owners, among = torch.tensor(rows, device=places.device), torch.tensor(shown, device=places.device).long()
+    ours, others = _areas(here, there, owners, among, places, theirs)
+    values, whole = _sums(here.maps, ours), here.maps.sum(dim=(1, 2)) + here.constants
+    partners = torch.zeros_like(values).index_copy(0, among, _sums(there.maps, others))
+    kept = (torch.minimum(values, partners) >= SMALL * whole[:, None]) & (whole >= WEAK)[:, None]
+    matched = values.new_zeros(len(places), GROUPS).index_add(0, owners, torch.where(kept, values, 0))
+    numbers = 1 + matched.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    sides = _divided(here, ours, kept)
+    opposite = dict(zip(shown, _divided(there, others, kept[among]), strict=True))
+    rests = torch.where(_within(kept, ours), 0, here.maps).sum(dim=(1, 2)) + here.constants
     result = []
-    for each, direction, map_ in zip(places, directions, maps, strict=True):
-        similarities = (centroids @ direction.T).view(1, GROUPS, *each.shape[1:])
-        wide = F.interpolate(similarities, (map_.shape[0], map_.shape[1]), mode="bilinear", align_corners=False)
-        result.append(wide[0].argmax(dim=0))
+    for pair, (amounts, names, groups, rest, total) in enumerate(
+        zip(*(each.tolist() for each in (values, numbers[owners], kept, rests, whole)), strict=True)
+    ):
+        found = []
+        for number, evidence, group in [
+            *sorted((names[g], amounts[g], g) for g in range(GROUPS) if groups[g]),
+            (0, rest, GROUPS),
+        ]:
+            partner = opposite[pair][group] if pair in opposite else None
+            found.append(Match(number, evidence, evidence / total if total else 0.0, sides[pair][group], partner))
+        result.append(Matches(found[:-1], found[-1]))
     return result
 
 
-def _centroids(points: Tensor, weights: Tensor) -> Tensor:
-    """`GROUPS` directions, GROUPS×F, from unit vectors P×F with weights P. Deterministic: it starts with the heaviest
-    point, and then with those that are heavy and far from the others."""
-    chosen = [int(weights.argmax())]
-    for _ in range(GROUPS - 1):
-        nearest = (points @ points[chosen].T).amax(dim=1)
-        chosen.append(int((weights * (1 - nearest)).argmax()))
-    centroids = points[chosen]
-    for _ in range(ROUNDS):
-        own = F.one_hot((points @ centroids.T).argmax(dim=1), GROUPS).to(points)
-        sums = (own * weights[:, None]).T @ points
-        moved = sums.norm(dim=1, keepdim=True) > 0
-        centroids = torch.where(moved, F.normalize(sums, dim=1), centroids)
-    return centroids
+def _areas(
+    here: _Evidence, there: _Evidence, owners: Tensor, among: Tensor, places: Tensor, theirs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The number of each pixel's region in the images of P pairs and in the pictures of S of their cases; arguments
+    as in `_matches`."""
+    pictures: list[list[int]] = [[n] for n in range(len(places))]
+    turns = []
+    for place, n in enumerate(owners[among].tolist()):
+        turns.append(len(pictures[n]))
+        pictures[n].append(len(places) + place)
+    together = here.maps.new_zeros(len(places), *here.maps.shape[1:]).index_add(0, owners, here.maps)
+    # Images with fewer cases than others also get pictures without evidence, which count for nothing.
+    maps = torch.cat([together, there.maps, torch.zeros_like(together[:1])])
+    longest = max(map(len, pictures))
+    index = torch.tensor([row + [len(maps) - 1] * (longest - len(row)) for row in pictures], device=places.device)
+    areas = corresponding(torch.cat([places, theirs, places[:1]])[index], maps[index])
+    return areas[owners, 0], areas[owners[among], turns]
+
+
+def _within(groups: Tensor, areas: Tensor) -> Tensor:
+    """Which pixels belong to the groups marked in P×`GROUPS`: P×H×W."""
+    return groups.gather(1, areas.flatten(1)).view_as(areas)
+
+
+def _sums(maps: Tensor, areas: Tensor) -> Tensor:
+    """Sums of maps P×H×W over the region of each group, P×`GROUPS`."""
+    return torch.stack([torch.where(areas == group, maps, 0).sum(dim=(1, 2)) for group in range(GROUPS)], dim=1)
+
+
+def _divided(whole: _Evidence, areas: Tensor, kept: Tensor) -> list[list[Region]]:
+    """For each pair the region of each group, and last the rest: all groups but those `kept`, and no pixel at all."""
+    groups = [torch.where(areas == group, whole.maps, 0) for group in range(GROUPS)]
+    rest = torch.where(_within(kept, areas), 0, whole.maps)
+    return [
+        [*(Region(maps[pair]) for maps in groups), Region(rest[pair], constant)]
+        for pair, constant in enumerate(whole.constants.tolist())
+    ]

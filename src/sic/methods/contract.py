@@ -237,6 +237,8 @@ class Traced:
         with explaining() as self._trace:
             self._features = features()
         self.features = self._features.detach()
+        self.feature_maps = self._trace.feature_maps
+        """N×F×h×w, the last feature maps of the backbone; None if it has none or pools them itself."""
 
     def contributions(
         self, outputs: Callable[[Tensor], Tensor], bias: float = 0.0, weights: bool = True
