@@ -1,5 +1,7 @@
 """ProtoPNet (Chen et al. 2019): a class is recognised by its prototypes, small parts of training images."""
 
+from collections.abc import Iterable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -92,6 +94,37 @@ class ProtoPNet(Classifier):
     def forward(self, images: Tensor) -> Tensor:
         return self.logits(self.distances(self.patches(images)))
 
+    @torch.no_grad()
+    def project(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+        """Replace every prototype by the nearest part of some images.
+
+        Args:
+            batches: Images N×3×H×W, and N×C, whether an image may give a part to the prototypes of a class.
+
+        Returns:
+            The source of each prototype, P×5: the position of the image, row and column in its feature map, and the
+            height and width of that.
+        """
+        owners = self.prototype_classes
+        nearest = torch.full((len(owners),), torch.inf, device=owners.device)
+        vectors, sources = torch.zeros_like(self.prototypes), owners.new_zeros(len(owners), 5)
+        first = 0
+        for images, allowed in batches:
+            patches = self.patches(images)
+            distances = self.distances(patches).masked_fill(~allowed[:, owners][:, :, None, None], torch.inf)
+            height, width = distances.shape[2:]
+            best, where = distances.transpose(0, 1).flatten(1).min(dim=1)
+            better = best < nearest
+            image, row, column = where // (height * width), where // width % height, where % width
+            shape = torch.tensor([height, width], device=owners.device).expand(len(owners), 2)
+            found = torch.cat([torch.stack([image + first, row, column], dim=1), shape], dim=1)
+            nearest = torch.where(better, best, nearest)
+            vectors[better] = patches[image, :, row, column][better]
+            sources[better] = found[better]
+            first += len(images)
+        self.prototypes.copy_(vectors)
+        return sources
+
     def own_weights(self) -> Tensor:
         """Of every prototype for its class, P."""
         return self.last.weight[
@@ -135,6 +168,17 @@ class ProtoPNet(Classifier):
         mass = mass / mass.sum(dim=(2, 3), keepdim=True)
         adds = found.amax(dim=(2, 3)) * self.own_weights()[prototypes]
         return mass * adds[:, :, None, None]
+
+
+def part_box(source: Sequence[int], side: int) -> tuple[int, int, int, int]:
+    """The box (left, top, right, bottom) of a part in an image of side × side pixels; `source` as in `project`.
+
+    >>> part_box([0, 1, 2, 4, 4], 32)
+    (16, 8, 24, 16)
+    """
+    _, row, column, height, width = source
+    left, top = column * side // width, row * side // height
+    return left, top, -(-(column + 1) * side // width), -(-(row + 1) * side // height)
 
 
 def similarity(squared_distances: Tensor) -> Tensor:

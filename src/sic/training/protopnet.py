@@ -1,5 +1,6 @@
 """The stages of ProtoPNet: warm-up, joint training, projection of the prototypes onto training images, last layer."""
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from sic.data.labels import split_targets
 from sic.errors import SicError
 from sic.methods import ProtoPNet
+from sic.methods.protopnet import part_box
 from sic.settings import Settings
 from sic.training.base import Candidates, ChosenSupport, Training, learning_rate_factor
 from sic.training.batches import Batch
@@ -53,8 +55,7 @@ class ProtoPNetTraining(Training):
     classifier: ProtoPNet
     shared = False  # projecting looks at all images, and layers begin and cease to learn
     sources: Tensor
-    """Of each prototype: position of its image among the training images, row and column in its feature map, and the
-    height and width of that, P×5."""
+    """P×5, as `ProtoPNet.project` returns them; images are counted among the training images."""
 
     def __init__(
         self,
@@ -75,16 +76,10 @@ class ProtoPNetTraining(Training):
         return settings.supports_per_class * classes
 
     def chosen_supports(self) -> list[ChosenSupport]:
-        side = self.settings.size
-        result = []
-        for label, source in zip(self.classifier.support_labels, self.sources.tolist(), strict=True):
-            image, row, column, height, width = source
-            box = (
-                column * side // width, row * side // height, -(-(column + 1) * side // width),
-                -(-(row + 1) * side // height),
-            )  # fmt: skip
-            result.append(ChosenSupport(label, image, box))
-        return result
+        return [
+            ChosenSupport(label, source[0], part_box(source, self.settings.size))
+            for label, source in zip(self.classifier.support_labels, self.sources.tolist(), strict=True)
+        ]
 
     @property
     def stage(self) -> Stage:
@@ -142,30 +137,18 @@ class ProtoPNetTraining(Training):
     def project(self) -> None:
         """Every prototype becomes the nearest part of the training images that show its class and nothing else."""
         classifier = self.classifier.eval()
-        owners = classifier.prototype_classes
         members = {label: set(rows) for label, rows in self.candidates.items()}
-        nearest = torch.full((len(owners),), torch.inf, device=self.device)
-        vectors = torch.zeros_like(classifier.prototypes)
-        first = 0
-        with torch.autocast(self.device.type, enabled=False):
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            first = 0
             for images, _ in self.embedding:
-                patches = classifier.patches(images.to(self.device).float() / 255)
-                distances = classifier.distances(patches)
                 rows = range(first, first + len(images))
                 may = [[row in members[label] for label in range(classifier.classes)] for row in rows]
-                allowed = torch.tensor(may, device=self.device)[:, owners]
-                distances = distances.masked_fill(~allowed[:, :, None, None], torch.inf)
-                height, width = distances.shape[2:]
-                best, where = distances.transpose(0, 1).flatten(1).min(dim=1)
-                better = best < nearest
-                image, row, column = where // (height * width), where // width % height, where % width
-                shape = torch.tensor([height, width], device=self.device).expand(len(owners), 2)
-                found = torch.cat([torch.stack([image + first, row, column], dim=1), shape], dim=1)
-                nearest = torch.where(better, best, nearest)
-                vectors[better] = patches[image, :, row, column][better]
-                self.sources[better] = found[better]
+                yield images.to(self.device).float() / 255, torch.tensor(may, device=self.device)
                 first += len(images)
-        classifier.prototypes.copy_(vectors)
+
+        with torch.autocast(self.device.type, enabled=False):
+            self.sources.copy_(classifier.project(batches()))
 
 
 def prototype_costs(distances: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
