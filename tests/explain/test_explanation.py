@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sic import backbones
 from sic.explain import Explanation, explain_answers, explain_classes, negative_share, support_contributions
+from sic.explain.matches import Matches
 from sic.explain.prose import percent
 from sic.explain.regions import REGION_COLOURS
 from sic.explain.render import as_json
@@ -419,11 +420,21 @@ def test_a_figure_numbers_the_matches_on_both_sides(sure: SIC, tmp_path: Path) -
     assert "Outlines with the same number mark regions that match" in text.replace("\n", " ")
     part = explanation.classes[0]
     assert part.matches is not None
-    for number in (match.number for match in part.matches.groups):
-        sides = 1 + sum(match.number == number for case in part.cases if case.matches for match in case.matches.groups)
-        shown = f"<!-- {number} -->"
-        assert text.count(shown) >= plain.count(shown) + sides
-        assert text.count(REGION_COLOURS[number]) > 0 == plain.count(REGION_COLOURS[number])
+    for match in part.matches.groups:
+        shown = f"<!-- {match.number} -->"
+        assert text.count(shown) > plain.count(shown)
+        assert text.count(REGION_COLOURS[match.number]) > 0 == plain.count(REGION_COLOURS[match.number])
+    for case in part.cases:
+        assert case.matches is not None and case.matches.groups
+        for match in case.matches.groups:
+            assert f"<!-- {match.number}  {match.evidence:+.2f} -->" in text, "the amount is beside the number"
+    assert "no region matches" not in text
+    alone = matched(sure, [2])
+    for case in alone.classes[0].cases:
+        assert case.matches is not None
+        case.matches = Matches([], case.matches.rest)
+    alone.save(tmp_path / "alone.svg")
+    assert "no region matches" in (tmp_path / "alone.svg").read_text(encoding="utf-8")
 
 
 def test_evidence_is_strength_times_likeness(sure: SIC) -> None:

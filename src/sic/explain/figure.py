@@ -29,8 +29,8 @@ LEGEND = (
     "opaque where they count most. All pictures are at the model's input resolution."
 )
 MATCHES = (
-    "Outlines with the same number mark regions that match; the bars show what each region of the image adds, grey "
-    "what has no match."
+    "Outlines with the same number mark regions that match. Bars and amounts show what each region of the image adds "
+    "by the similarity to a case, grey what has no match."
 )
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
@@ -91,7 +91,7 @@ def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained
     photo = figure.add_subplot(grid[top, 0])
     _picture(photo, explanation.image.permute(1, 2, 0).cpu().numpy(), "The image")
     if explained.matches is not None:
-        _outlines(photo, [(match.number, match.image) for match in explained.matches.groups])
+        _outlines(photo, [(match.number, match.image, str(match.number)) for match in explained.matches.groups])
     _picture(
         figure.add_subplot(grid[top, 1]),
         signed(contributions.maps, explanation.image)[0],
@@ -148,22 +148,24 @@ def _divided_bar(axes: Axes, position: int, start: float, parts: list[Match], le
         start += part.evidence
 
 
-def _outlines(axes: Axes, regions: list[tuple[int, Region]]) -> None:
-    """Draw numbered regions on a photograph."""
-    for number, region in regions:
+def _outlines(axes: Axes, regions: list[tuple[int, Region, str]]) -> None:
+    """Draw regions on a photograph, with their numbers' colours and with labels."""
+    for number, region, label in regions:
         around = [withStroke(linewidth=2.6, foreground=INK)]
         for polygon in region.outline:
             columns, rows = zip(*((x - 0.5, y - 0.5) for x, y in polygon), strict=True)
             axes.plot(columns, rows, color=REGION_COLOURS[number], linewidth=1.3, path_effects=around)
         if region.centre is not None:
             badge = {
-                "boxstyle": "circle,pad=0.2",
+                "boxstyle": "circle,pad=0.2" if len(label) == 1 else "round,pad=0.2",
                 "facecolor": REGION_COLOURS[number],
                 "edgecolor": INK,
                 "linewidth": 0.6,
             }
             x, y = region.centre
-            axes.text(x - 0.5, y - 0.5, str(number), ha="center", va="center", fontsize=7, weight="bold", bbox=badge)
+            edge = 0.012 * len(label) * region.map.shape[1]  # half of its width: keep it inside of the photograph
+            x = min(max(x, edge), region.map.shape[1] - edge)
+            axes.text(x - 0.5, y - 0.5, label, ha="center", va="center", fontsize=7, weight="bold", bbox=badge)
 
 
 def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
@@ -187,7 +189,10 @@ def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
         return
     _picture(above, case.image.permute(1, 2, 0).cpu().numpy(), name)
     if case.matches is not None:
-        _outlines(above, [(m.number, m.support) for m in case.matches.groups if m.support is not None])
+        shown = [(m.number, m.support, f"{m.number}  {m.evidence:+.2f}") for m in case.matches.groups if m.support]
+        _outlines(above, shown)
+        if not shown:
+            above.text(0.5, 0.03, "no region matches", transform=above.transAxes, ha="center", fontsize=8, bbox=PAPER)
     _colours(below, case.own, "What the model\nremembers of it")
 
 
