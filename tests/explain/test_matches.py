@@ -244,6 +244,9 @@ def test_similar_places_are_one_region_wherever_they_are() -> None:
 def slow_areas(places: Tensor, maps: Tensor) -> Tensor:
     """The regions of one set of pictures, place by place: M×F×h×w and M×H×W → M×H×W."""
     counting = [m for m in range(len(maps)) if maps[m].max() > 0]
+    places = F.normalize(places, dim=1)
+    everywhere = places[counting].transpose(0, 1).flatten(1)
+    places = places - everywhere.mean(dim=1)[:, None, None]
     cells = maps.shape[-1] // places.shape[-1]
     points, weights = [], []
     for m in counting:

@@ -35,8 +35,8 @@ def descriptors(classifier: SIC, images: Tensor, traced: Traced) -> Tensor:
 def corresponding(places: Tensor, maps: Tensor) -> Tensor:
     """Divide the pictures of each set into regions with similar descriptors: k-means over the places of all of them.
 
-    Places count by their positive contributions, the first picture as much as all others. Angles between descriptors
-    are compared.
+    Places count by their positive contributions, the first picture as much as all others. The directions of descriptors
+    are compared, by the angles between their differences to the mean direction.
 
     Args:
         places: N×M×F×h×w, the descriptors of the M pictures of N sets.
@@ -46,9 +46,14 @@ def corresponding(places: Tensor, maps: Tensor) -> Tensor:
         N×M×H×W, the number of each pixel's region, from 0 to `GROUPS` - 1.
     """
     height, width = places.shape[-2:]
-    directions = F.normalize(places.flatten(3).transpose(2, 3), dim=3).flatten(1, 2)
     masses = F.adaptive_avg_pool2d(maps.clamp(min=0), (height, width)).flatten(2)
     masses = masses / masses.sum(dim=2, keepdim=True).clamp_min(1e-30)
+    directions = F.normalize(places.flatten(3).transpose(2, 3), dim=3)
+    # What all places share would hide what they differ in.
+    counts = masses.sum(dim=2).round()[:, :, None, None]
+    shared = (directions * counts).mean(dim=2, keepdim=True).sum(dim=1, keepdim=True)
+    directions = directions - shared / counts.sum(dim=1, keepdim=True).clamp_min(1)
+    directions = F.normalize(directions, dim=3).flatten(1, 2)
     masses[:, 0] *= masses[:, 1:].sum(dim=(1, 2)).round().clamp_min(1)[:, None]
     centroids = _centroids(directions, masses.flatten(1))
     similarities = (centroids @ directions.transpose(1, 2)).view(len(places), GROUPS, -1, height, width)

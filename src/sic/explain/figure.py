@@ -149,7 +149,8 @@ def _divided_bar(axes: Axes, position: int, start: float, parts: list[Match], le
 
 
 def _outlines(axes: Axes, regions: list[tuple[int, Region, str]]) -> None:
-    """Draw regions on a photograph, with their numbers' colours and with labels."""
+    """Draw regions on a photograph, with their numbers' colours and with labels that do not cover each other."""
+    taken: list[tuple[float, float]] = []
     for number, region, label in regions:
         around = [withStroke(linewidth=2.6, foreground=INK)]
         for polygon in region.outline:
@@ -163,8 +164,12 @@ def _outlines(axes: Axes, regions: list[tuple[int, Region, str]]) -> None:
                 "linewidth": 0.6,
             }
             x, y = region.centre
-            edge = 0.012 * len(label) * region.map.shape[1]  # half of its width: keep it inside of the photograph
-            x = min(max(x, edge), region.map.shape[1] - edge)
+            height, width = region.map.shape
+            edge = (0.02 + 0.014 * len(label)) * width  # half of the label, which stays inside of the photograph
+            x = min(max(x, edge), width - edge)
+            while any(abs(x - other) < 2 * edge and abs(y - line) < 0.09 * height for other, line in taken):
+                y += 0.03 * height
+            taken.append((x, y))
             axes.text(x - 0.5, y - 0.5, label, ha="center", va="center", fontsize=7, weight="bold", bbox=badge)
 
 

@@ -22,7 +22,7 @@ from sic.methods.contract import Traced
 from sic.methods.sic import AnsweredSIC
 from sic.supports import Support
 
-SMALL = 0.04
+SMALL = 0.08
 """Share of a case's evidence that a match needs on both sides; what is below it belongs to the rest."""
 WEAK = 0.05
 """Evidence below which a case has no matches."""
