@@ -48,6 +48,8 @@ class Recipe:
     projection_first: bool = False
     """Whether the projection is trained first, with the network frozen. This needs the weights of a B-cos network, and
     T is chosen there."""
+    inference_supports: How = "nearest"
+    """The default of `--inference-supports`."""
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -58,7 +60,9 @@ RECIPES: dict[RecipeName, Recipe] = {
     # For a conventional network that becomes a B-cos network during training; see results/bcosified.
     "bcosify": Recipe(3e-4, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4),
     # For pretrained B-cos networks that stay as they are: only the projection is trained, in seconds.
-    "frozen": Recipe(1e-3, 256, guided=False, clip=None, augmentation="none", projection_first=True),
+    "frozen": Recipe(
+        1e-3, 256, guided=False, clip=None, augmentation="none", projection_first=True, inference_supports="varied"
+    ),
     # The same, and then the whole network is trained; the better of the two models is kept.
     "tuned": Recipe(1e-4, 32, guided=False, clip=1.0, augmentation="photo", projection_first=True),
 }

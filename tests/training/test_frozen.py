@@ -13,8 +13,13 @@ import sic
 from sic.backbones import create
 from sic.backbones.distilled import Distilled, read_distilled
 from sic.errors import SicError
+from sic.methods import SIC
+from sic.training import frozen
 from sic.training.base import Validity
+from sic.training.frozen import ALIKE, sameness
 from sic.training.history import Silent
+from sic.training.sic import SICTraining
+from tests.models import small_settings
 
 COLOURS = {"blue": (40, 60, 220), "green": (40, 200, 60), "red": (220, 50, 40)}
 
@@ -68,6 +73,41 @@ def test_evidence_for_the_own_class_starts_at_a_useful_size(photos: Path, weight
     prediction = model.predict(photos / "green" / "1.png")
     own = prediction.probabilities["green"]
     assert 0.5 < own < 1 and all(value <= own for value in prediction.probabilities.values())
+
+
+def test_sameness_of_the_images_of_a_class_by_hand() -> None:
+    one, other, between = [3.0, 0.0], [0.0, 2.0], [1.0, 1.0]
+    latents = torch.tensor([[one, one, other], [between, one, other]])
+    # Likeness 1, 0, 0 in the first class, 0.5, 0.5, 0 in the second.
+    assert float(sameness(latents, 2)) == pytest.approx((1 - ALIKE) / 6)
+    assert float(sameness(latents, 1)) == pytest.approx((1 - ALIKE + 2 * max(0.5**0.5 - ALIKE, 0)) / 6)
+    assert float(sameness(latents[:, :1], 2)) == 0
+
+
+def test_the_penalty_keeps_the_cases_of_a_class_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes of three kinds of images each."""
+    torch.manual_seed(0)
+    backbone = create("resnet_tiny", "bcosified")
+    labels, kinds = torch.arange(90) // 30, torch.arange(90) % 3
+    middle, offset = 2 * torch.rand(3, 1, backbone.features), torch.rand(3, 3, backbone.features)
+    features = (middle + offset)[labels, kinds] + 0.1 * torch.rand(90, backbone.features)
+    candidates = {label: (labels == label).nonzero()[:, 0].tolist() for label in range(3)}
+    chosen = small_settings(form="bcosified", recipe="frozen", lr=1e-3, batch_size=64)
+
+    def fitted() -> tuple[float, float]:
+        """The likeness of the cases of a class, and the accuracy."""
+        classifier = SIC(backbone, 3, 9, latent=32)
+        module = SICTraining(classifier, chosen, candidates, False)
+        frozen.fit_features(module, features, torch.eye(3)[labels], candidates, chosen, Silent())
+        vectors = torch.nn.functional.normalize(classifier.support_vectors, dim=1).view(3, 3, -1)
+        with torch.no_grad():
+            answers = classifier.logits(classifier.evidence(classifier.encoder.project(features))).argmax(dim=1)
+        return float((vectors @ vectors.transpose(1, 2)).square().mean()), float((answers == labels).float().mean())
+
+    apart, right = fitted()
+    monkeypatch.setattr(frozen, "APART", 0.0)
+    together, _ = fitted()
+    assert right == 1 and apart < together - 0.05
 
 
 @pytest.mark.parametrize(

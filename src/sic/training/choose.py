@@ -188,6 +188,7 @@ def _defaults(
         "batch_size": batch,
         "recipe": name,
         "augmentation": recipe.augmentation,
+        "inference_supports": recipe.inference_supports,
     }
 
 

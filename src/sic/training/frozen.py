@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sic.bcos import bcos_similarity
@@ -29,8 +30,11 @@ PASSES = 80
 LONG = 3000
 """Steps beyond which `FEWER_PASSES` are enough."""
 FEWER_PASSES = 20
-OWN_EVIDENCE = 6.0
+OWN_EVIDENCE = 12.0
 """Sum of a class's evidence for its own images at the start, on average: T is chosen so."""
+APART, ALIKE = 0.03, 0.6
+"""Weight of the penalty on images of a class that are more alike than this. The published loss alone makes them one
+point, and then all cases of a class say the same (results/matches.json, variety)."""
 
 
 def fit_projection(
@@ -41,20 +45,29 @@ def fit_projection(
         recipe = RECIPES["frozen"]
         settings = replace(settings, lr=recipe.lr, batch_size=min(recipe.batch_size, len(images.train)))
     module.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    classes = module.classifier.classes
-    targets = Targets(images.train.samples, classes)
+    targets = Targets(images.train.samples, module.classifier.classes)
     features = _embedded(module, images.train, targets, settings, workers, reporter)
+    fit_features(module, features, targets[np.arange(len(features))], images.candidates, settings, reporter)
+    module.cpu()
+
+
+def fit_features(
+    module: SICTraining,
+    features: Tensor,
+    targets: Tensor,
+    candidates: Candidates,
+    settings: Settings,
+    reporter: Reporter,
+) -> None:
+    """`fit_projection` on pooled features N×F and targets N×C."""
     _start(module, features, settings.seed)
-    module.classifier.temperature = _temperature(module, features, images.candidates, settings)
-    _optimise(module, features, targets[np.arange(len(features))], images.candidates, settings, reporter)
+    module.classifier.temperature = _temperature(module, features, candidates, settings)
+    _optimise(module, features, targets, candidates, settings, reporter)
     with torch.no_grad():
         latents = module.classifier.encoder.project(features.to(module.device)).cpu().numpy()
-    chosen = select_how(
-        settings.inference_supports, latents, images.candidates, settings.supports_per_class, settings.seed
-    )
+    chosen = select_how(settings.inference_supports, latents, candidates, settings.supports_per_class, settings.seed)
     module.support_rows.copy_(torch.from_numpy(chosen.rows))
     module.classifier.set_supports(torch.from_numpy(chosen.vectors), torch.from_numpy(chosen.classes))
-    module.cpu()
 
 
 @torch.no_grad()
@@ -113,7 +126,8 @@ def _optimise(
     settings: Settings,
     reporter: Reporter,
 ) -> None:
-    """The training step of SIC (queries, random supports of every class) on features in memory."""
+    """The training step of SIC (queries, random supports of every class) on features in memory, and a penalty that
+    keeps the images of a class apart."""
     features, targets = features.to(module.device), targets.to(module.device)
     classifier, rng = module.classifier, np.random.default_rng(settings.seed)
     steps = _steps(len(features), settings.batch_size)
@@ -129,6 +143,7 @@ def _optimise(
         latents = classifier.encoder.project(features[np.concatenate([queries, supports])])
         evidence = classifier.evidence(latents[: len(queries)], latents[len(queries) :])
         loss = module.loss(classifier.logits(evidence, classes), targets[queries])
+        loss = loss + APART * sameness(latents[len(queries) :].view(len(members), number, -1), classifier.b)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -137,3 +152,19 @@ def _optimise(
             if not bool(loss.isfinite()):
                 raise SicError(f"The loss became NaN or infinite; try a lower --lr (it was {settings.lr:g}).")
             reporter.advance("training", step + 1, steps, f"loss {loss.item():.3f}")
+
+
+def sameness(latents: Tensor, b: float) -> Tensor:
+    """How much more alike than `ALIKE` two images of a class are, on average.
+
+    Args:
+        latents: C×K×d, K images of every class.
+        b: The exponent of the likeness, `|cos|^B`.
+
+    Returns:
+        A number from 0 to 1 - `ALIKE`; 0 for single images.
+    """
+    directions = F.normalize(latents, dim=2)
+    first, second = torch.triu_indices(latents.shape[1], latents.shape[1], 1, device=latents.device)
+    likeness = (directions[:, first] * directions[:, second]).sum(dim=2).abs() ** b
+    return (likeness - ALIKE).relu().sum() / max(likeness.numel(), 1)

@@ -1,0 +1,127 @@
+"""Do the supports of a class differ? Fits on a frozen network with the published loss and with ours.
+
+    python benchmarks/variety_frozen.py DATA [--weights photos] [--size 160] [--seeds 0,1,2] [--out FILE]
+
+DATA has class folders in `train` and `test`. All images are embedded once; then every fit takes seconds. Before: the
+published loss and supports, with T for an evidence of 6. After: the recipe `frozen` as it is. For test images, and for
+training images that the fit did not see (settings are chosen on those): accuracy, the median ratio of the weakest to
+the strongest evidence of a right answer (`variety`), how often the case that leads least is the strongest one (median
+over classes; 1/3 at most), the share of scores above 0, and the share of dead units.
+"""
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import record
+import torch
+import torch.nn.functional as F
+from command import as_typed
+from torch import Tensor
+
+from sic.backbones import Backbone, create
+from sic.backbones.distilled import PHOTOS
+from sic.backbones.weights import loader
+from sic.data import open as open_data
+from sic.data.images import Preprocessing
+from sic.data.loading import view_batches
+from sic.methods import SIC
+from sic.settings import How
+from sic.training import frozen
+from sic.training.choose import choose
+from sic.training.history import Silent
+from sic.training.sic import SICTraining, latent_health
+
+HELD_OUT = 0.15
+BEFORE = {"OWN_EVIDENCE": 6.0, "APART": 0.0}
+"""The constants of `sic.training.frozen` before."""
+PUBLISHED: How = "nearest"
+"""How supports were chosen before."""
+
+
+@torch.inference_mode()
+def embedded(network: Backbone, files: list[Path], view: Preprocessing) -> Tensor:
+    """Pooled features N×F."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network = network.to(device).eval()
+    return torch.cat([network(batch).cpu() for batch in view_batches(files, view, 32, device)])
+
+
+@torch.no_grad()
+def figures(classifier: SIC, features: Tensor, truth: Tensor) -> dict[str, float]:
+    evidence = classifier.evidence(classifier.encoder.project(features))
+    logits = classifier.logits(evidence)
+    best = logits.argmax(dim=1)
+    own = [evidence[n, classifier.support_classes == best[n]] for n in (best == truth).nonzero()[:, 0].tolist()]
+    ratios = torch.stack([values.min() / values.max() for values in own])
+    leads = torch.zeros(classifier.classes, max(map(len, own)))
+    for label, values in zip(best[best == truth].tolist(), own, strict=True):
+        leads[label, values.argmax()] += 1
+    shares = (leads / leads.sum(dim=1, keepdim=True).clamp_min(1)).amin(dim=1)
+    return {
+        "accuracy": (best == truth).float().mean().item(),
+        "variety": ratios.median().item(),
+        "least_leading": shares.median().item(),
+        "score_above_0": (logits.amax(dim=1) >= 0).float().mean().item(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--weights", default=PHOTOS)
+    parser.add_argument("--size", type=int, default=160)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--features", type=Path, help="keep features in this folder, to use them again")
+    parser.add_argument("--out", type=Path, default=Path("results/variety.json"))
+    options = parser.parse_args()
+    data = open_data(options.data)
+    said = {"weights": options.weights, "recipe": "frozen", "size": options.size}
+    settings, _ = choose(data, said, gpu=False)
+    network = create(settings.backbone, settings.form, load=loader(options.weights, settings.backbone, settings.form))
+    features, labels = {}, {}
+    with tempfile.TemporaryDirectory() as spare:
+        folder = options.features or Path(spare)
+        for split in ("train", "test"):
+            samples, file = data.splits[split], folder / f"{split}.npy"
+            if not file.is_file():
+                folder.mkdir(parents=True, exist_ok=True)
+                files = [sample.path for sample in samples]
+                np.save(file, embedded(network, files, Preprocessing.of(settings)).numpy())
+            features[split] = torch.from_numpy(np.load(file))
+            labels[split] = torch.tensor([sample.labels[0] for sample in samples])
+    classifier = SIC(network.cpu(), len(data.classes), settings.supports_per_class * len(data.classes))
+    after = {name: getattr(frozen, name) for name in BEFORE}
+    found: dict[str, Any] = {"command": as_typed(), "seeds": options.seeds, "before": [], "after": []}
+    for seed in map(int, options.seeds.split(",")):
+        order = np.random.default_rng(seed).permutation(len(features["train"]))
+        number = round(HELD_OUT * len(order))
+        held_out, shown = np.sort(order[:number]), np.sort(order[number:])
+        own = labels["train"][shown]
+        candidates = {label: (own == label).nonzero()[:, 0].tolist() for label in range(len(data.classes))}
+        for when, constants in (("before", BEFORE), ("after", after)):
+            for name, value in constants.items():
+                setattr(frozen, name, value)
+            how = PUBLISHED if when == "before" else settings.inference_supports
+            chosen = replace(settings, seed=seed, inference_supports=how)
+            module = SICTraining(classifier, chosen, candidates, multi_label=False)
+            targets = F.one_hot(own, len(data.classes)).float()
+            frozen.fit_features(module, features["train"][shown], targets, candidates, chosen, Silent())
+            with torch.no_grad():
+                latents = classifier.encoder.project(features["train"][shown]).numpy()
+            result = {
+                "seed": seed,
+                "validation": figures(classifier, features["train"][held_out], labels["train"][held_out]),
+                "test": figures(classifier, features["test"], labels["test"]),
+                "dead_units": latent_health(latents).dead_units,
+            }
+            found[when].append(result)
+            print(when, result, flush=True)
+    record.add(options.out, {options.data.name: found})
+
+
+if __name__ == "__main__":
+    main()
