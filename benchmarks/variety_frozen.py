@@ -3,10 +3,10 @@
     python benchmarks/variety_frozen.py DATA [--weights photos] [--size 160] [--seeds 0,1,2] [--out FILE]
 
 DATA has class folders in `train` and `test`. All images are embedded once; then every fit takes seconds. Before: the
-published loss and supports, with T for an evidence of 6. After: the recipe `frozen` as it is. For test images, and for
-training images that the fit did not see (settings are chosen on those): accuracy, the median ratio of the weakest to
-the strongest evidence of a right answer (`variety`), how often the case that leads least is the strongest one (median
-over classes; 1/3 at most), the share of scores above 0, and the share of dead units.
+published loss and supports, as in the first stage of the recipe `tuned`. After: the recipe `frozen`. For test images,
+and for training images that the fit did not see (settings are chosen on those): accuracy, the median ratio of the
+weakest to the strongest evidence of a right answer (`variety`), how often the case that leads least is the strongest
+one (median over classes; 1/3 at most), the share of scores above 0, and the share of dead units.
 """
 
 import argparse
@@ -29,17 +29,15 @@ from sic.data import open as open_data
 from sic.data.images import Preprocessing
 from sic.data.loading import view_batches
 from sic.methods import SIC
-from sic.settings import How
-from sic.training import frozen
+from sic.settings import RECIPES, RecipeName
 from sic.training.choose import choose
+from sic.training.frozen import fit_features
 from sic.training.history import Silent
 from sic.training.sic import SICTraining, latent_health
 
 HELD_OUT = 0.15
-BEFORE = {"OWN_EVIDENCE": 6.0, "APART": 0.0}
-"""The constants of `sic.training.frozen` before."""
-PUBLISHED: How = "nearest"
-"""How supports were chosen before."""
+WHEN: dict[str, RecipeName] = {"before": "tuned", "after": "frozen"}
+"""The recipe whose projection is trained."""
 
 
 @torch.inference_mode()
@@ -94,7 +92,6 @@ def main() -> None:
             features[split] = torch.from_numpy(np.load(file))
             labels[split] = torch.tensor([sample.labels[0] for sample in samples])
     classifier = SIC(network.cpu(), len(data.classes), settings.supports_per_class * len(data.classes))
-    after = {name: getattr(frozen, name) for name in BEFORE}
     found: dict[str, Any] = {"command": as_typed(), "seeds": options.seeds, "before": [], "after": []}
     for seed in map(int, options.seeds.split(",")):
         order = np.random.default_rng(seed).permutation(len(features["train"]))
@@ -102,14 +99,12 @@ def main() -> None:
         held_out, shown = np.sort(order[:number]), np.sort(order[number:])
         own = labels["train"][shown]
         candidates = {label: (own == label).nonzero()[:, 0].tolist() for label in range(len(data.classes))}
-        for when, constants in (("before", BEFORE), ("after", after)):
-            for name, value in constants.items():
-                setattr(frozen, name, value)
-            how = PUBLISHED if when == "before" else settings.inference_supports
-            chosen = replace(settings, seed=seed, inference_supports=how)
+        for when, recipe in WHEN.items():
+            how = RECIPES[recipe].inference_supports
+            chosen = replace(settings, seed=seed, recipe=recipe, inference_supports=how)
             module = SICTraining(classifier, chosen, candidates, multi_label=False)
             targets = F.one_hot(own, len(data.classes)).float()
-            frozen.fit_features(module, features["train"][shown], targets, candidates, chosen, Silent())
+            fit_features(module, features["train"][shown], targets, candidates, chosen, Silent())
             with torch.no_grad():
                 latents = classifier.encoder.project(features["train"][shown]).numpy()
             result = {

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from sic.backbones import create
 from sic.backbones.distilled import Distilled, read_distilled
 from sic.errors import SicError
 from sic.methods import SIC
+from sic.settings import RECIPES, RecipeName
 from sic.training import frozen
 from sic.training.base import Validity
+from sic.training.batches import Batch
 from sic.training.frozen import ALIKE, sameness
 from sic.training.history import Silent
 from sic.training.sic import SICTraining
@@ -84,18 +87,18 @@ def test_sameness_of_the_images_of_a_class_by_hand() -> None:
     assert float(sameness(latents[:, :1], 2)) == 0
 
 
-def test_the_penalty_keeps_the_cases_of_a_class_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Classes of three kinds of images each."""
+def test_the_penalty_keeps_the_cases_of_a_class_apart() -> None:
+    """Classes of three kinds of images each. The first stage of `tuned` has no penalty."""
     torch.manual_seed(0)
     backbone = create("resnet_tiny", "bcosified")
     labels, kinds = torch.arange(90) // 30, torch.arange(90) % 3
     middle, offset = 2 * torch.rand(3, 1, backbone.features), torch.rand(3, 3, backbone.features)
     features = (middle + offset)[labels, kinds] + 0.1 * torch.rand(90, backbone.features)
     candidates = {label: (labels == label).nonzero()[:, 0].tolist() for label in range(3)}
-    chosen = small_settings(form="bcosified", recipe="frozen", lr=1e-3, batch_size=64)
 
-    def fitted() -> tuple[float, float]:
+    def fitted(recipe: RecipeName) -> tuple[float, float]:
         """The likeness of the cases of a class, and the accuracy."""
+        chosen = small_settings(form="bcosified", recipe=recipe, lr=1e-3, batch_size=64)
         classifier = SIC(backbone, 3, 9, latent=32)
         module = SICTraining(classifier, chosen, candidates, False)
         frozen.fit_features(module, features, torch.eye(3)[labels], candidates, chosen, Silent())
@@ -104,9 +107,8 @@ def test_the_penalty_keeps_the_cases_of_a_class_apart(monkeypatch: pytest.Monkey
             answers = classifier.logits(classifier.evidence(classifier.encoder.project(features))).argmax(dim=1)
         return float((vectors @ vectors.transpose(1, 2)).square().mean()), float((answers == labels).float().mean())
 
-    apart, right = fitted()
-    monkeypatch.setattr(frozen, "APART", 0.0)
-    together, _ = fitted()
+    apart, right = fitted("frozen")
+    together, _ = fitted("tuned")
     assert right == 1 and apart < together - 0.05
 
 
@@ -132,13 +134,32 @@ def test_what_does_not_go_together(
 TUNED = {"recipe": "tuned", "epochs": 2, "augmentation": "none", "workers": 0}
 
 
-def test_fine_tuning_starts_from_the_frozen_fit(photos: Path, weights: Path, tmp_path: Path) -> None:
-    """A very small learning rate leaves the projection and T of the frozen fit."""
+def test_fine_tuning_starts_from_the_projection(
+    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A very small learning rate leaves projection and T of a frozen fit with the published loss."""
+    monkeypatch.setitem(RECIPES, "frozen", replace(RECIPES["frozen"], own_evidence=6.0, apart=0.0))
     frozen = sic.fit(photos, tmp_path / "frozen", weights=str(weights), workers=0)
     tuned = sic.fit(photos, tmp_path / "tuned", weights=str(weights), lr=1e-9, **TUNED)  # type: ignore[arg-type]
     assert tuned.config.temperature == frozen.config.temperature
     for one, other in zip(frozen.classifier.parameters(), tuned.classifier.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_fine_tuning_is_in_training_mode(
+    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are split into parts and norms learn their statistics only then."""
+    modes: list[bool] = []
+    step = SICTraining.training_step
+
+    def watched(module: SICTraining, batch: Batch, index: int) -> torch.Tensor:
+        modes.append(module.classifier.encoder.backbone.training)
+        return step(module, batch, index)
+
+    monkeypatch.setattr(SICTraining, "training_step", watched)
+    sic.fit(photos, tmp_path / "tuned", weights=str(weights), support_source="exact", **TUNED)  # type: ignore[arg-type]
+    assert modes and all(modes)
 
 
 @pytest.mark.parametrize("worse", ["tuned", "frozen"])

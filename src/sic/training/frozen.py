@@ -30,11 +30,8 @@ PASSES = 80
 LONG = 3000
 """Steps beyond which `FEWER_PASSES` are enough."""
 FEWER_PASSES = 20
-OWN_EVIDENCE = 12.0
-"""Sum of a class's evidence for its own images at the start, on average: T is chosen so."""
-APART, ALIKE = 0.03, 0.6
-"""Weight of the penalty on images of a class that are more alike than this. The published loss alone makes them one
-point, and then all cases of a class say the same (results/matches.json, variety)."""
+ALIKE = 0.6
+"""Likeness of two images of a class up to which there is no penalty."""
 
 
 def fit_projection(
@@ -48,7 +45,7 @@ def fit_projection(
     targets = Targets(images.train.samples, module.classifier.classes)
     features = _embedded(module, images.train, targets, settings, workers, reporter)
     fit_features(module, features, targets[np.arange(len(features))], images.candidates, settings, reporter)
-    module.cpu()
+    module.cpu().train()  # Lightning leaves it in the mode it is in
 
 
 def fit_features(
@@ -98,14 +95,14 @@ def _start(module: SICTraining, features: Tensor, seed: int) -> None:
 
 @torch.no_grad()
 def _temperature(module: SICTraining, features: Tensor, candidates: Candidates, settings: Settings) -> float:
-    """T at which the supports of a class say `OWN_EVIDENCE` for its own images, on average."""
+    """T at which the supports of a class say the recipe's `own_evidence` for its own images, on average."""
     latents = module.classifier.encoder.project(features.to(module.device))
     own = []
     for members in candidates.values():
         some = latents[list(members[:100])]
         own.append(float(bcos_similarity(some, some, module.classifier.b).mean()))
     number = min(settings.supports_per_class, min(len(members) for members in candidates.values()))
-    return max(float(np.mean(own)) * number / OWN_EVIDENCE, 1e-6)
+    return max(float(np.mean(own)) * number / RECIPES[settings.recipe].own_evidence, 1e-6)
 
 
 def _steps(images: int, batch_size: int) -> int:
@@ -135,7 +132,7 @@ def _optimise(
     optimiser = torch.optim.AdamW(projection.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     members = [np.asarray(candidates[label]) for label in sorted(candidates)]
-    number = settings.supports_per_class
+    number, apart = settings.supports_per_class, RECIPES[settings.recipe].apart
     classes = torch.from_numpy(np.repeat(sorted(candidates), number)).to(module.device)
     for step in range(steps):
         queries = rng.integers(0, len(features), min(settings.batch_size, len(features)))
@@ -143,7 +140,8 @@ def _optimise(
         latents = classifier.encoder.project(features[np.concatenate([queries, supports])])
         evidence = classifier.evidence(latents[: len(queries)], latents[len(queries) :])
         loss = module.loss(classifier.logits(evidence, classes), targets[queries])
-        loss = loss + APART * sameness(latents[len(queries) :].view(len(members), number, -1), classifier.b)
+        if apart:
+            loss = loss + apart * sameness(latents[len(queries) :].view(len(members), number, -1), classifier.b)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
