@@ -35,3 +35,9 @@ def draw_folders(root: Path, classes: int, images: int, size: int) -> Path:
 def bird_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four classes of 24 images at 40 px."""
     return draw_folders(tmp_path_factory.mktemp("data") / "birds of four kinds", 4, 24, 40)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of explanations are empty files, for tests of something else: drawing one takes half a second."""
+    monkeypatch.setattr("sic.explain.figure.draw", lambda explanation, path: path.touch())

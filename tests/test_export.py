@@ -15,6 +15,8 @@ from torch import Tensor
 
 from sic import backbones
 from sic import export as exporting
+from sic.backbones import registry
+from sic.backbones.networks import small_resnet
 from sic.data.images import Preprocessing
 from sic.directory import Config, build
 from sic.errors import SicError
@@ -35,6 +37,13 @@ from tests.models import settle
 
 SIZE, CLASSES = 32, ["möwe", "spatz 2", "c"]
 LABELS = [0, 0, 1, 2, 2]
+SMALLEST = "one_block"
+"""A network for what does not depend on the network: tracing takes a time for each of its layers."""
+
+
+@pytest.fixture(autouse=True)
+def one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._builders, SMALLEST, lambda: small_resnet((8,)))
 
 
 def images(number: int, seed: int = 5) -> Tensor:
@@ -107,7 +116,7 @@ def test_a_file_answers_as_the_model(backbone: str, explain: bool, suffix: str, 
 
 def test_an_image_that_is_like_nothing(tmp_path: Path) -> None:
     """All latents are zero: evidence is zero, and not a number that is none."""
-    exported = model("resnet_tiny")
+    exported = model(SMALLEST)
     encoder = exported.sic.encoder
     with torch.no_grad():
         encoder.projection.weight.copy_(-encoder.pooled(images(1)))
@@ -122,14 +131,14 @@ def test_an_image_that_is_like_nothing(tmp_path: Path) -> None:
     [({"method": "bcos"}, True), ({"method": "blackbox", "form": "conventional", "attribution": "grad-cam"}, False)],
 )
 def test_other_methods(settings: dict[str, str], explain: bool, tmp_path: Path) -> None:
-    exported = model("resnet_tiny", **settings)
+    exported = model(SMALLEST, **settings)
     written = export(exported, tmp_path / "model.pt2", explain)
     assert "evidence" not in written.outputs
     agrees(written, exported, 3)
 
 
 def test_the_file_says_what_it_is(tmp_path: Path) -> None:
-    exported = model("resnet_tiny")
+    exported = model(SMALLEST)
     export(exported, tmp_path / "model.onnx")
     content = onnx.load(tmp_path / "model.onnx")
     about = json.loads({entry.key: entry.value for entry in content.metadata_props}["sic"])
@@ -152,13 +161,13 @@ def test_a_file_that_differs_is_not_left(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(exporting.WRITERS, ".pt2", wrong)
     (tmp_path / "model.pt2").write_text("what was there before")
     with pytest.raises(SicError, match="was not written: its answers would differ"):
-        export(model("resnet_tiny"), tmp_path / "model.pt2")
+        export(model(SMALLEST), tmp_path / "model.pt2")
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt2"]
     assert (tmp_path / "model.pt2").read_text() == "what was there before"
 
 
 def test_the_command(sic: Sic, tmp_path: Path) -> None:  # noqa: F811
-    exported = model("resnet_tiny")
+    exported = model(SMALLEST)
     exported.save(tmp_path / "model")
     said = sic.json("export", tmp_path / "model", "--to", tmp_path / "model.pt2")
     assert said["outputs"] == ["logits", "evidence"] and said["bytes"] == (tmp_path / "model.pt2").stat().st_size

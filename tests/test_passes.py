@@ -76,6 +76,7 @@ def test_an_upload_is_one_forward_pass(served: Served) -> None:
         assert passes.explained.total() == 1  # what its supports are made of is known by now
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_explain_is_one_forward_pass(served: Served, tmp_path: Path) -> None:
     image = served.image
     with counted() as passes:

@@ -29,6 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_with_a_file_that_is_no_image(
     sic: Sic, saved: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +73,7 @@ def test_results_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == "words\n"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_matches_and_contrasts(sic: Sic, saved: Path, folder: Path, tmp_path: Path) -> None:
     image, out = folder / "2" / "same name.png", tmp_path / "why.svg"
     (plain,) = sic.json("explain", saved, image, "--out", out, "--no-matches")["images"]

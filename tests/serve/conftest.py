@@ -5,11 +5,12 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -26,9 +27,10 @@ from sic.directory import Config
 from sic.model import Model, load
 from sic.serve.app import create_app
 from sic.serve.clinic import ServedClinic
+from sic.serve.decoder import Decoder, Upload
 from sic.serve.engine import Engine, HeldOutImages
 from sic.serve.gateway import Guard, configuration
-from sic.serve.limits import Limits
+from sic.serve.limits import Check, Limits
 from sic.settings import Loss
 from sic.supports import Support, select
 from tests.conftest import draw_folders
@@ -36,6 +38,31 @@ from tests.models import settle, small_distilled
 
 SIZE, CLASSES, SUPPORTS = 32, 4, 3
 TERMS = "Ask the hospital."
+
+
+class LastingDecoder(Decoder):
+    """Its process outlives a server that ends: it is the same for all tests, and takes a third of a second to start."""
+
+    decoding = False
+
+    def __call__(self, upload: Upload, check: Check) -> Image.Image:
+        self.decoding = True
+        try:
+            return super().__call__(upload, check)
+        finally:
+            self.decoding = False
+
+    def close(self) -> None:
+        if self.decoding:
+            super().close()
+
+
+lasting_decoder = cache(LastingDecoder)
+
+
+def client_of(app: Callable[[], Guard]) -> TestClient:
+    with patch("sic.serve.app.Decoder", lasting_decoder):
+        return TestClient(app(), base_url="http://localhost")
 
 
 @dataclass
@@ -51,7 +78,7 @@ class Served:
         return create_app(engine, ServedClinic(self.folder, engine, edits), limits, token, frozenset(["sic.example"]))
 
     def client(self, limits: Limits | None = None, token: str | None = None, edits: bool = True) -> TestClient:
-        return TestClient(self.app(limits, token, edits), base_url="http://localhost")
+        return client_of(lambda: self.app(limits, token, edits))
 
     @cached_property
     def image(self) -> Path:
@@ -72,7 +99,7 @@ class Uncased:
         return create_app(Engine(self.model, "small", None), None)
 
     def client(self) -> TestClient:
-        return TestClient(self.app(), base_url="http://localhost")
+        return client_of(self.app)
 
 
 def draw_splits(root: Path) -> Path:

@@ -15,11 +15,11 @@ from sic.backbones import create
 from sic.backbones.distilled import Distilled, read_distilled
 from sic.errors import SicError
 from sic.methods import SIC
+from sic.model import Model
 from sic.settings import RECIPES, RecipeName
-from sic.training import frozen
 from sic.training.base import Validity
 from sic.training.batches import Batch
-from sic.training.frozen import ALIKE, sameness
+from sic.training.frozen import ALIKE, fit_features, sameness
 from sic.training.history import Silent
 from sic.training.sic import SICTraining
 from tests.models import small_settings
@@ -49,15 +49,22 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_frozen_network_learns_colours_and_stays_as_it_is(photos: Path, weights: Path, tmp_path: Path) -> None:
-    model = sic.fit(photos, tmp_path / "model", weights=str(weights), workers=0)
+@pytest.fixture(scope="module")
+def frozen(photos: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A fit on the frozen network, with all other settings left to `sic.fit`."""
+    return sic.fit(photos, tmp_path_factory.mktemp("frozen") / "model", weights=str(weights), workers=0)
+
+
+def test_a_frozen_network_learns_colours_and_stays_as_it_is(photos: Path, weights: Path, frozen: Model) -> None:
+    model = frozen
+    assert model.folder is not None
     assert model.config.figures["validation"]["accuracy"] == 1
     before = read_distilled(weights).network
     after = model.classifier.backbone.network.state_dict()
     assert before.keys() <= after.keys()
     for name, value in before.items():
         assert torch.equal(after[name], value), name
-    run = json.loads((tmp_path / "model" / "run.json").read_text())
+    run = json.loads((model.folder / "run.json").read_text())
     assert run["settings"]["recipe"] == "frozen" and run["settings"]["form"] == "bcosified"
     assert model.config.temperature == model.classifier.temperature  # type: ignore[attr-defined]
     latents = model.classifier.support_vectors  # type: ignore[attr-defined]
@@ -66,14 +73,13 @@ def test_a_frozen_network_learns_colours_and_stays_as_it_is(photos: Path, weight
     assert abs(explanation.residual) < 1e-3
 
 
-def test_the_same_seed_gives_the_same_model(photos: Path, weights: Path, tmp_path: Path) -> None:
-    first, second = (sic.fit(photos, tmp_path / name, weights=str(weights), workers=0) for name in "ab")
-    assert torch.equal(first.classifier.support_vectors, second.classifier.support_vectors)  # type: ignore[attr-defined]
+def test_the_same_seed_gives_the_same_model(photos: Path, weights: Path, frozen: Model, tmp_path: Path) -> None:
+    second = sic.fit(photos, tmp_path / "again", weights=str(weights), workers=0)
+    assert torch.equal(frozen.classifier.support_vectors, second.classifier.support_vectors)  # type: ignore[attr-defined]
 
 
-def test_evidence_for_the_own_class_starts_at_a_useful_size(photos: Path, weights: Path, tmp_path: Path) -> None:
-    model = sic.fit(photos, tmp_path / "model", weights=str(weights), workers=0)
-    prediction = model.predict(photos / "green" / "1.png")
+def test_evidence_for_the_own_class_starts_at_a_useful_size(photos: Path, frozen: Model) -> None:
+    prediction = frozen.predict(photos / "green" / "1.png")
     own = prediction.probabilities["green"]
     assert 0.5 < own < 1 and all(value <= own for value in prediction.probabilities.values())
 
@@ -101,7 +107,7 @@ def test_the_penalty_keeps_the_cases_of_a_class_apart() -> None:
         chosen = small_settings(form="bcosified", recipe=recipe, lr=1e-3, batch_size=64)
         classifier = SIC(backbone, 3, 9, latent=32)
         module = SICTraining(classifier, chosen, candidates, False)
-        frozen.fit_features(module, features, torch.eye(3)[labels], candidates, chosen, Silent())
+        fit_features(module, features, torch.eye(3)[labels], candidates, chosen, Silent())
         vectors = torch.nn.functional.normalize(classifier.support_vectors, dim=1).view(3, 3, -1)
         with torch.no_grad():
             answers = classifier.logits(classifier.evidence(classifier.encoder.project(features))).argmax(dim=1)
@@ -139,10 +145,10 @@ def test_fine_tuning_starts_from_the_projection(
 ) -> None:
     """A very small learning rate leaves projection and T of a frozen fit with the published loss."""
     monkeypatch.setitem(RECIPES, "frozen", replace(RECIPES["frozen"], own_evidence=6.0, apart=0.0))
-    frozen = sic.fit(photos, tmp_path / "frozen", weights=str(weights), workers=0)
+    alone = sic.fit(photos, tmp_path / "frozen", weights=str(weights), workers=0)
     tuned = sic.fit(photos, tmp_path / "tuned", weights=str(weights), lr=1e-9, **TUNED)  # type: ignore[arg-type]
-    assert tuned.config.temperature == frozen.config.temperature
-    for one, other in zip(frozen.classifier.parameters(), tuned.classifier.parameters(), strict=True):
+    assert tuned.config.temperature == alone.config.temperature
+    for one, other in zip(alone.classifier.parameters(), tuned.classifier.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
 
 

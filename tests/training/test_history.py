@@ -1,9 +1,9 @@
 """A checkpoint is whole or not there, and a damaged one is replaced by the next best."""
 
 import os
+import shutil
 import signal
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,17 +28,20 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(tmp_path: Path)
     """Killed at the moment of the rename, with everything written: also where TMPDIR is another file system."""
     file = tmp_path / "run" / "checkpoints" / "last.ckpt"
     WholeCheckpoints().save_checkpoint({"epoch": 1, "state_dict": {}}, file)
-    script = f"""
-import os, pathlib, signal
-pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-import shutil
-shutil.move = shutil.copyfile = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-from sic.training.history import WholeCheckpoints
-WholeCheckpoints().save_checkpoint({{"epoch": 2, "state_dict": {{}}}}, {str(file)!r})
-"""
-    environment = {**os.environ, "TMPDIR": "/dev/shm"} if Path("/dev/shm").is_dir() else None
-    done = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
-    assert done.returncode == -signal.SIGKILL
+    child = os.fork()
+    if child == 0:
+        try:
+
+            def kill(*_: object) -> None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            Path.replace = kill  # type: ignore[assignment]
+            shutil.move = shutil.copyfile = kill  # type: ignore[assignment]
+            tempfile.tempdir = "/dev/shm" if Path("/dev/shm").is_dir() else None
+            WholeCheckpoints().save_checkpoint({"epoch": 2, "state_dict": {}}, file)
+        finally:
+            os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert torch.load(file, weights_only=True)["epoch"] == 1
     left = [path for path in file.parent.iterdir() if path != file]
     assert len(left) == 1  # written beside the target, on the same file system

@@ -1,6 +1,7 @@
 """Images that are no photographs: a model with the network for photographs and one from scratch, and who is kept."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,14 @@ SMALL = {"size": 32, "workers": 0}
 
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small network in place of the weights for photographs."""
+    """A small network in place of the weights for photographs, and few epochs, which nobody has asked for."""
+    choose = fitting.choose
+
+    def briefly(*arguments: Any) -> Any:
+        settings, notes = choose(*arguments)
+        return replace(settings, epochs=min(settings.epochs, 4)), notes
+
+    monkeypatch.setattr(fitting, "choose", briefly)
     torch.manual_seed(0)
     backbone = create("resnet_tiny", "bcosified")
     backbone.train()(torch.rand(16, 3, 32, 32))
