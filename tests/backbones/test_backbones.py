@@ -48,10 +48,15 @@ SLOW = (
     "timm/vit_tiny_patch16_224",
 )
 ORIGINALS = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+SIBLINGS = (
+    *("resnet101", "resnet152", "densenet161", "densenet169", "densenet201"),
+    *("convnext_base", "convnext_base_bnu", "vitc_s", "vitc_b", "vitc_l"),
+)
+"""More or wider layers of a network that is tested in every form."""
 CASES = [
     pytest.param((name, form), marks=() if name in FAST else pytest.mark.slow, id=f"{name}-{form}")
     for name in (*FAST, *SLOW)
-    for form in backbones.FORMS
+    for form in (("bcos",) if name in SIBLINGS else backbones.FORMS)
 ]
 """BagNets are of one form only: see tests/methods/test_bagnet.py."""
 LARGE = ("convnext_", "vitc_b", "vitc_l", "timm/vit")

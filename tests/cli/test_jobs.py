@@ -1,7 +1,6 @@
 """Several commands at a time."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,9 +11,11 @@ import pytest
 import torch
 
 from sic.cli.console import Talker
+from sic.cli.entries import training_jobs
 from sic.cli.jobs import Job, environment_of, run_all
 from sic.data.layouts.funnybirds import write_funnybirds
 from sic.errors import SicError
+from tests.cli.conftest import Sic
 from tests.waiting import LONG, wait_until
 
 
@@ -26,7 +27,7 @@ def job(folder: Path, name: str, *arguments: str) -> Job:
 def test_one_that_fails_is_named_and_the_others_come_through(tmp_path: Path) -> None:
     few = ["--classes", "2", "--train", "1", "--test", "1", "--size", "32"]
     drawn = [job(tmp_path, f"drawn {i}", "data", "birds", str(tmp_path / str(i)), *few) for i in range(2)]
-    failing = job(tmp_path, "failing", "train", str(tmp_path / "nowhere"))
+    failing = job(tmp_path, "failing", "data", "check", str(tmp_path / "nowhere"))
     with pytest.raises(SicError, match=r"failing failed: .*nowhere.* Run the same command again"):
         run_all([drawn[0], failing, drawn[1]], 2, Talker())
     assert all((tmp_path / str(i) / "classes.json").is_file() for i in range(2))
@@ -44,23 +45,30 @@ def test_each_worker_has_a_gpu_while_there_are_enough(monkeypatch: pytest.Monkey
     assert "OMP_NUM_THREADS" not in environment_of(0, 1)
 
 
+def test_there_is_a_job_for_every_method_and_seed(tmp_path: Path) -> None:
+    special = ["bcos:lr=0.01", "sic:T=3"]
+    jobs = training_jobs(["sic", "bcos:a", "bcos:b"], [0, 4], special, tmp_path, ["--epochs", "2"])
+    assert [job.name for job in jobs] == ["sic, seed 0", "bcos, seed 0", "sic, seed 4", "bcos, seed 4"]
+    assert jobs[3].log == tmp_path / "runs" / "bcos-seed4.log"
+    own = ["--train", "bcos:a,bcos:b", "--seeds", "4", "--set", "bcos:lr=0.01"]
+    assert list(jobs[3].command()) == ["compare", *own, "--epochs", "2", "--part"]
+
+
 @pytest.mark.slow
-def test_methods_trained_at_the_same_time_are_those_trained_one_by_one(tmp_path: Path) -> None:
+def test_methods_trained_at_the_same_time_are_those_trained_one_by_one(sic: Sic, tmp_path: Path) -> None:
     birds = tmp_path / "birds"
     write_funnybirds(birds, classes=3, train=8, test=2, size=32)
 
-    def compare(out: str, *more: str) -> dict[str, Any]:
-        flags = ["--data", str(birds), "--epochs", "2", "--backbone", "resnet_tiny", "--size", "32", "--workers", "1"]
-        flags += ["--set", "bcos:lr=0.01", "--only", "accuracy", "--seeds", "0,1", "--out", str(tmp_path / out)]
-        command = [sys.executable, "-m", "sic", "compare", "--train", "sic,bcos", *flags, *more, "--json"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        found: dict[str, Any] = json.loads(done.stdout)
+    def compare(out: str, *more: object) -> dict[str, Any]:
+        small = ["--epochs", 2, "--backbone", "resnet_tiny", "--size", 32, "--workers", 1, "--set", "bcos:lr=0.01"]
+        flags = ["--data", birds, "--seeds", 1, "--only", "accuracy", "--out", tmp_path / out, *small]
+        found: dict[str, Any] = sic.json("compare", "--train", "sic,bcos", *flags, *more, OMP_NUM_THREADS="1")
         return found
 
-    together = compare("together", "--jobs", "3")
+    together = compare("together", "--jobs", 2)
     assert together["methods"] == compare("alone")["methods"]
-    assert together["seeds"] == {"sic": [0, 1], "bcos": [0, 1]}
+    assert together["seeds"] == {"sic": [1], "bcos": [1]}
+    assert all((tmp_path / "together" / "runs" / f"{name}-seed1.log").is_file() for name in ("sic", "bcos"))
     settings = json.loads((tmp_path / "together" / "runs" / "bcos-seed1" / "run.json").read_text())["settings"]
     assert settings["lr"] == 0.01 and settings["seed"] == 1 and settings["epochs"] == 2
 
@@ -68,12 +76,19 @@ def test_methods_trained_at_the_same_time_are_those_trained_one_by_one(tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "in_script"), [("SIGINT", False), ("SIGTERM", False), ("SIGTERM", True)])
 def test_what_ends_it_ends_all_of_them(how: str, in_script: bool, tmp_path: Path) -> None:
-    script = "from tests.cli.test_jobs import *; "
-    script += "signal.signal(signal.SIGINT, signal.SIG_IGN); " if in_script else ""  # as behind `&`
-    script += "run_all([job(Path({!r}), str(i), 'data', 'birds', {!r} + str(i), "
-    script += "'--classes', '2', '--train', '7000') for i in range(2)], 2, Talker())"
     folder = str(tmp_path / "birds")
-    process = subprocess.Popen([sys.executable, "-c", script.format(str(tmp_path), folder)], stderr=subprocess.DEVNULL)
+    script = f"""
+import signal
+from pathlib import Path
+from sic.cli.console import Talker
+from sic.cli.jobs import Job, run_all
+{"signal.signal(signal.SIGINT, signal.SIG_IGN)" if in_script else ""}  # as behind `&`
+many = ["--classes", "2", "--train", "2000", "--size", "512"]
+logs = {{{folder!r} + str(i): Path({str(tmp_path)!r}, f"{{i}}.log") for i in range(2)}}
+jobs = [Job(out, lambda out=out: ["data", "birds", out, *many], log) for out, log in logs.items()]
+run_all(jobs, 2, Talker())
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     wait_until(lambda: all("drawing" in _text(tmp_path / f"{i}.log") for i in range(2)), process)
     process.send_signal(signal.Signals[how])
     assert process.wait(LONG) != 0
