@@ -86,11 +86,6 @@ class Run:
         except TypeError as error:
             raise self._refuse(f"{self.folder / RUN} does not say how its images were opened ({error})") from None
 
-    def open_moved(self, data: str | Path, progress: Progress | None = None) -> ImageData:
-        """The data that the model was trained on, at another place."""
-        recorded = self._opened_with
-        return open_data(data, progress, layout=recorded.get("layout"), roi=bool(recorded.get("roi")))
-
     def open_other(
         self, data: str | Path, progress: Progress | None = None, warn: Callable[[str], None] | None = None
     ) -> ImageData:
@@ -131,8 +126,12 @@ class Run:
 
         `run.json` says which of them were held out; without it `data` must come with a validation split of its own.
         """
-        opened = self.open() if data is None else self.open_moved(data)
-        where = str(self._opened_with["where"] if data is None else data)
+        recorded = self._opened_with
+        if data is None:
+            opened, where = self.open(), str(recorded["where"])
+        else:
+            opened = open_data(data, layout=recorded.get("layout"), roi=bool(recorded.get("roi")))
+            where = str(data)
         if list(opened.classes) != self.classes:
             raise self._refuse(f"The images in {opened.root} show other classes than {self.folder} knows")
         if not self.record:

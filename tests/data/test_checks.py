@@ -33,7 +33,7 @@ def test_good_data_has_no_problems(tmp_path: Path) -> None:
     data = images(tmp_path)
     seen: list[tuple[int, int]] = []
     assert examine(data, lambda done, total: seen.append((done, total))).problems == []
-    assert leaks(data) == []
+    assert leaks(data, prints_of(data)) == []
     assert seen == [(i, 16) for i in range(1, 17)]
 
 
@@ -67,7 +67,7 @@ def test_leaks_between_any_two_splits(tmp_path: Path) -> None:
         sample(tmp_path, "val/0.png", picture(7), 1),
         sample(tmp_path, "val/1.jpg", picture(102), 0),
     ]
-    assert leaks(data) == [
+    assert leaks(data, prints_of(data)) == [
         Leak("same", ("train", "val"), ("train/7.png", "val/0.png")),
         Leak("near", ("test", "val"), ("test/2.png", "val/1.jpg")),
     ]
@@ -76,7 +76,7 @@ def test_leaks_between_any_two_splits(tmp_path: Path) -> None:
 def test_copies_of_both_kinds_of_one_picture(tmp_path: Path) -> None:
     data = images(tmp_path)
     data.splits["test"] += [sample(tmp_path, name, picture(3), 1) for name in ("test/same.png", "test/near.jpg")]
-    assert leaks(data) == [
+    assert leaks(data, prints_of(data)) == [
         Leak("same", ("train", "test"), ("train/3.png", "test/same.png")),
         Leak("near", ("train", "test"), ("train/3.png", "test/near.jpg")),
     ]

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from sic import backbones
-from sic.explain import Explanation, explain_answers, explain_classes, negative_share, support_contributions
+from sic.explain import Explanation, explain_answers, negative_share, support_contributions
 from sic.explain.matches import Matches
 from sic.explain.prose import percent
 from sic.explain.regions import REGION_COLOURS
@@ -69,7 +69,8 @@ def unsure() -> SIC:
 
 def explained(model: SIC, classes: list[int], cases: list[Support] | None = None) -> Explanation:
     image = photos(8)[7]
-    parts = explain_classes(model, cases or supports(), NAMES, image, classes)
+    answered = model.answered(image[None])
+    (parts,) = explain_answers(model, cases or supports(), NAMES, answered, [classes], evidence_maps=True)
     with torch.no_grad():
         chances = dict(zip(NAMES, model(image[None])[0].sigmoid().tolist(), strict=True))
     nearest = max(NAMES, key=lambda name: chances[name])

@@ -152,15 +152,11 @@ def examine(data: ImageData, progress: Progress | None = None) -> Findings:
     return Findings(problems, stops, found.remark)
 
 
-def leaks(
-    data: ImageData, prints: Mapping[Path, Fingerprint] | None = None, progress: Progress | None = None
-) -> list[Leak]:
+def leaks(data: ImageData, prints: Mapping[Path, Fingerprint]) -> list[Leak]:
     """Images and groups that are in two splits: one pair for each image of the later split, and for each group.
 
-    Every file is decoded unless `prints` holds the fingerprints; samples without one are then compared by group only.
+    Samples without a fingerprint are compared by group only.
     """
-    if prints is None:
-        prints, _ = _read(data, progress)
     found: list[Leak] = []
     for one, other in combinations(data.splits, 2):
         found += _shared_groups(data, one, other)

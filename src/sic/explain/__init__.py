@@ -14,7 +14,6 @@ from sic.explain.explanation import (
     SupportEvidence,
     as_rows,
     explain_answers,
-    explain_classes,
     own_contributions,
 )
 from sic.explain.latent_space import ProjectionMethod
@@ -29,7 +28,6 @@ __all__ = [
     "SupportEvidence",
     "as_rows",
     "explain_answers",
-    "explain_classes",
     "images_at_once",
     "in_chunks",
     "latent_contributions",

@@ -179,19 +179,6 @@ MOST = 10
 """The most cases shown per class, for methods with thousands of them."""
 
 
-def explain_classes(
-    classifier: Classifier,
-    supports: list[Support],
-    names: list[str],
-    image: Tensor,
-    classes: list[int],
-    known: Mapping[int, Contributions] | None = None,
-) -> list[ClassExplanation]:
-    """Explain the logits of `classes` for one image 3×H×W."""
-    answered = classifier.answered(image[None])
-    return explain_answers(classifier, supports, names, answered, [classes], known, evidence_maps=True)[0]
-
-
 def explain_answers(
     classifier: Classifier,
     supports: list[Support],

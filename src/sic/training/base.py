@@ -102,6 +102,10 @@ class Training(lightning.LightningModule):
         self._faded = torch.zeros(())
         self._losses: list[Tensor] = []
         self._outputs: list[tuple[Tensor, Tensor]] = []
+        self.prepare()
+
+    def prepare(self) -> None:
+        """A hook for methods: called once `classifier` and `settings` are there."""
 
     def compile_nothing(self) -> None:
         """From here on, run the network as it is."""

@@ -24,16 +24,8 @@ class ComparingTraining(Training):
     """Positions of the supports among the training images; -1: a mean of several."""
     draws_supports = True
 
-    def __init__(
-        self,
-        classifier: Comparing,
-        settings: Settings,
-        candidates: Candidates,
-        multi_label: bool,
-        positive: Tensor | None = None,
-    ) -> None:
-        super().__init__(classifier, settings, candidates, multi_label, positive)
-        self.register_buffer("support_rows", torch.zeros_like(classifier.support_classes))
+    def prepare(self) -> None:
+        self.register_buffer("support_rows", torch.zeros_like(self.classifier.support_classes))
 
     @staticmethod
     def number_of_supports(settings: Settings, candidates: Candidates, classes: int) -> int:

@@ -57,19 +57,11 @@ class ProtoPNetTraining(Training):
     sources: Tensor
     """P×5, as `ProtoPNet.project` returns them; images are counted among the training images."""
 
-    def __init__(
-        self,
-        classifier: ProtoPNet,
-        settings: Settings,
-        candidates: Candidates,
-        multi_label: bool,
-        positive: Tensor | None = None,
-    ) -> None:
-        super().__init__(classifier, settings, candidates, multi_label, positive)
-        if settings.epochs < 2:
+    def prepare(self) -> None:
+        if self.settings.epochs < 2:
             raise SicError("--method protopnet needs at least 2 --epochs: its last layer learns after everything else.")
-        self.register_buffer("sources", torch.zeros(len(classifier.prototypes), 5, dtype=torch.long))
-        self.stages = stages(settings.epochs)
+        self.register_buffer("sources", torch.zeros(len(self.classifier.prototypes), 5, dtype=torch.long))
+        self.stages = stages(self.settings.epochs)
 
     @staticmethod
     def number_of_supports(settings: Settings, candidates: Candidates, classes: int) -> int:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from sic.bcos import BcosLinear
 from sic.methods import SIC
-from sic.settings import Settings
 from sic.training.base import Candidates, near_chance, softmax_loss
 from sic.training.batches import Batch
 from sic.training.comparing import ComparingTraining
@@ -131,21 +130,15 @@ class SICTraining(ComparingTraining):
     """Fits a `SIC` classifier, with the guide where there is one."""
 
     classifier: SIC
+    guide: Guide | None
+    bank: SupportBank | None
+    """The source of supports with `--support-source bank`."""
 
-    def __init__(
-        self,
-        classifier: SIC,
-        settings: Settings,
-        candidates: Candidates,
-        multi_label: bool,
-        positive: Tensor | None = None,
-    ) -> None:
-        super().__init__(classifier, settings, candidates, multi_label, positive)
-        self.guide = (
-            Guide(classifier.encoder.backbone.features, classifier.classes, settings.b) if settings.guided else None
-        )
-        self.bank: SupportBank | None = None
-        """The source of supports with `--support-source bank`."""
+    def prepare(self) -> None:
+        super().prepare()
+        classifier, settings = self.classifier, self.settings
+        self.guide = Guide(classifier.backbone.features, classifier.classes, settings.b) if settings.guided else None
+        self.bank = None
         self.draws_supports = settings.support_source != "bank"
         self.health = LatentHealth(0.0, 0.0)
 
