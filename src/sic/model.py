@@ -3,6 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Self
@@ -13,7 +14,6 @@ from torch import Tensor
 from sic import directory
 from sic.backbones.distilled import distilled_file
 from sic.data.dataset import Sample
-from sic.directory import Config
 from sic.distilled_model import load_distilled
 from sic.errors import SicError
 from sic.explain import (
@@ -26,10 +26,9 @@ from sic.explain import (
     make_overview,
     own_contributions,
 )
-from sic.methods import SIC, Answered, Classifier, Contributions
+from sic.methods import SIC, Answered, Contributions
 from sic.predictions import Predictions
 from sic.predictor import ImageInput, Predictor
-from sic.supports import Support
 
 KEPT = 256 << 20
 """Bytes of support contributions that a model keeps in memory."""
@@ -46,19 +45,10 @@ class Model(Predictor):
     numbers in [0, 1]), or a float tensor 3×H×W (RGB in [0, 1]) of the model's input size.
     """
 
-    def __init__(
-        self, classifier: Classifier, config: Config, supports: list[Support], folder: Path | None = None
-    ) -> None:
-        """Combine the parts of a model; use `sic.load` to read one.
-
-        Args:
-            classifier: The network, in evaluation mode.
-            config: Its classes, task, preprocessing and metrics.
-            supports: Its supports, in the classifier's order.
-            folder: The directory that the model was read from.
-        """
-        super().__init__(classifier, config, supports, folder)
-        self._own: OrderedDict[int, Contributions] = OrderedDict()
+    @cached_property
+    def _own(self) -> OrderedDict[int, Contributions]:
+        """Support contributions that are known, by support; the last one used is at the end."""
+        return OrderedDict()
 
     def to(self, device: str | torch.device) -> Self:
         """Move the model to a device, such as "cuda", and return it."""

@@ -17,6 +17,7 @@ import pytest
 from sic.cli.main import main
 
 Done = subprocess.CompletedProcess[str]
+ATTENTION = "vit_small"
 
 
 class Sic:
@@ -81,11 +82,23 @@ def sic_apart() -> Sic:
     return Sic(apart)
 
 
-@pytest.fixture(scope="session", params=["resnet_tiny", "vit_small"])
+@pytest.fixture(scope="session", params=["resnet_tiny", ATTENTION])
+def backbone(request: pytest.FixtureRequest) -> str:
+    """A convolutional and an attention backbone."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def sic_once_apart(backbone: str, sic: Sic, sic_apart: Sic) -> Sic:
+    """In a process of its own for one of the backbones."""
+    return sic_apart if backbone == ATTENTION else sic
+
+
+@pytest.fixture(scope="session")
 def trained(
-    request: pytest.FixtureRequest, sic_apart: Sic, bird_folders: Path, tmp_path_factory: pytest.TempPathFactory
+    backbone: str, sic_once_apart: Sic, bird_folders: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Any]:
-    """A model directory and what `sic train --json` said; a convolutional and an attention backbone."""
-    out = tmp_path_factory.mktemp("models") / f"a {request.param}"
-    flags = ["--epochs", 4, "--backbone", request.param, "--size", 40, "--batch-size", 16]
-    return out, sic_apart.json("train", bird_folders, "--out", out, *flags)
+    """A model directory and what `sic train --json` said."""
+    out = tmp_path_factory.mktemp("models") / f"a {backbone}"
+    flags = ["--epochs", 4, "--backbone", backbone, "--size", 40, "--batch-size", 16]
+    return out, sic_once_apart.json("train", bird_folders, "--out", out, *flags)
