@@ -76,12 +76,12 @@ def test_images_that_are_gone_are_refused_in_one_way(model: Path, tmp_path: Path
         sentence = f"The images that {model} was trained on are not at {tmp_path / 'images'}"
     elif change == "unknown":
         (model / RUN).unlink()
-        sentence = f"{model} does not say where the images are that it was trained on"
+        sentence = f"{model} does not record where its training images are"
     else:
         record = json.loads((model / RUN).read_text())
         del record["data"]["opened_with"]
         (model / RUN).write_text(json.dumps(record))
-        sentence = f"{model} does not say where the images are that it was trained on"
+        sentence = f"{model} does not record where its training images are"
     for attempt in find(model):
         with pytest.raises(ImagesNotFound) as error:
             attempt()

@@ -14,8 +14,8 @@ from sic.data.layouts import BUILT_IN
 from sic.directory import RUN, Config, read_run
 from sic.errors import SicError
 
-CHOSEN_ON = "The model was chosen among others by how well it did on these very images, so they flatter it."
-SEEN = "The model may have been trained on these images: this says little about images that it has not seen."
+CHOSEN_ON = "The model was selected on these images, so its metrics on them are optimistic."
+SEEN = "The model may have been trained on these images, so the metrics say little about new images."
 
 
 class ImagesNotFound(SicError):
@@ -75,8 +75,7 @@ class Run:
         arguments = self._opened_with
         if not arguments:
             raise self._refuse(
-                f"{self.folder} does not say where the images are that it was trained on ({RUN} is missing or older "
-                "than that)"
+                f"{self.folder} does not record where its training images are ({RUN} is missing or too old)"
             )
         where = str(arguments["where"])
         if where != BUILT_IN and not Path(where).exists():
@@ -137,8 +136,8 @@ class Run:
         if not self.record:
             if not opened.splits.get("val"):
                 raise self._refuse(
-                    f"{self.folder} has no {RUN}, so nobody knows which images of {opened.root} were held out; copy "
-                    "that file there, too, or use images in folders train and val"
+                    f"{self.folder} has no {RUN}, so it is not known which images of {opened.root} were held out; copy "
+                    "that file, too, or use data with folders train and val"
                 )
             splits = {"train": opened.splits["train"], "validation": opened.splits["val"]}
             return RunImages(opened.root, where, splits | {"test": opened.splits.get("test", [])})

@@ -167,12 +167,14 @@ class Network:
     form: Form = setting(
         "bcos; bcosified: made from a conventional network; conventional: for some other methods.", "bcos"
     )
-    antialiased: bool = setting("Blur before striding: no grid in the maps.", False, flags=("--antialias",))
+    antialiased: bool = setting(
+        "Blur before strided layers to avoid a grid in the maps.", False, flags=("--antialias",)
+    )
     padding: Padding = setting(
-        "Padding of convolutions: zeros, or the image's own pixels (reflect, replicate): less weight on its frame.",
+        "Padding of convolutions: zeros, or the image's own pixels (reflect, replicate).",
         "zeros",
     )
-    loss: Loss = setting("bce: a yes or no for every class; ce: classes exclude each other.", "bce", special=True)
+    loss: Loss = setting("bce: each class is judged by itself; ce: classes exclude each other.", "bce", special=True)
     inference_supports: How = setting(
         "Supports after training: nearest (the images nearest to the centroids of k-means), varied (the same by the "
         "directions of latents: supports that differ more), centroid (the centroids themselves), random, or full (all "
@@ -242,8 +244,8 @@ class Settings(Network):
         "Choose the epoch on held-out training images, and measure on the data's own validation images.", False
     )
     balance: bool = setting("Weight the positives of rare classes as much as the negatives.", False)
-    allow_leaks: bool = setting("Train although many held-out images, or their groups, are in training, too.", False)
-    drop_leaks: bool = setting("Remove training images that are copies of held-out images, or of their group.", False)
+    allow_leaks: bool = setting("Train even if many held-out images, or their groups, are also training images.", False)
+    drop_leaks: bool = setting("Remove training images that are copies of held-out images or share their group.", False)
     compiled: bool = setting("Compile the network; default: for long fits on a GPU.", False, flags=("--compile",))
     seed: int = setting("Random seed.", 0, low=0, high=2**32 - 1)
     keep_support_images: bool = setting(

@@ -140,7 +140,7 @@ def test_two_commands_at_once_do_not_drop_two_supports_by_one_number(supports: C
 
     between.setattr("sic.clinic.Clinic", open_after_the_other)
     said = supports("drop", 0, code=1)
-    assert "numbers may have moved; name the support by its image" in said
+    assert "numbers may have changed; name the support by its image" in said
     left = [info["source"] for info in supports.json("list")["supports"]]
     assert first not in left and second in left
     between.setattr("sic.clinic.Clinic", open_after_the_other)

@@ -288,7 +288,7 @@ def test_a_model_without_its_images(model: Path, colour_images: Path, tmp_path: 
     (model / RUN).unlink()
     with pytest.raises(sic.SicError, match="say where they are: --data PATH"):
         Clinic(model)
-    with pytest.raises(sic.SicError, match="nobody knows which images"):
+    with pytest.raises(sic.SicError, match="not known which images"):
         Clinic(model, colour_images)
     split = tmp_path / "split"
     for part in ("train", "val"):

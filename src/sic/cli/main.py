@@ -105,4 +105,4 @@ def _fail(sentence: str, code: int = 1) -> None:
 def _unexpected(error: BaseException) -> None:
     if os.environ.get("SIC_DEBUG"):
         raise error
-    _fail(f"This should not have happened ({type(error).__name__}: {error}); SIC_DEBUG=1 shows where.")
+    _fail(f"Unexpected error ({type(error).__name__}: {error}); set SIC_DEBUG=1 to see the traceback.")

@@ -49,7 +49,7 @@ def report(
     with Talker() as talker:
         if distilled_file(model) is not None:
             raise SicError(
-                f"A report is about the cases and the test images of a model directory; {model} has neither. Use "
+                f"A report shows the cases and the test images of a model directory; {model} has neither. Use "
                 f"sic serve {model} or sic explain {model} IMAGE instead."
             )
         loaded = load(model)

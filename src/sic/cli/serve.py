@@ -1,4 +1,4 @@
-"""`sic serve`: look at images, their reasons and the model's cases in a web browser."""
+"""`sic serve`: the viewer in a web browser, and the HTTP interface."""
 
 import contextlib
 import socket
@@ -18,28 +18,26 @@ SHORTEST_TOKEN = 12
 
 def serve(
     model: ModelFolder,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8000,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")
+        str, typer.Option(help="Address to listen on; any but this machine's needs --token.")
     ] = "127.0.0.1",
     token: Annotated[
-        str | None, typer.Option(envvar="SIC_TOKEN", help="Callers must present this (also read from $SIC_TOKEN).")
+        str | None, typer.Option(envvar="SIC_TOKEN", help="Token that every request needs (also read from $SIC_TOKEN).")
     ] = None,
-    no_token: Annotated[bool, typer.Option("--no-token", help="Let everybody in who can reach --host.")] = False,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A host name that this server goes by; may be repeated.")
-    ] = None,
+    no_token: Annotated[bool, typer.Option("--no-token", help="Allow everybody who can reach --host.")] = False,
+    allow_host: Annotated[list[str] | None, typer.Option(help="A host name of this server; can be repeated.")] = None,
     allow_edits: Annotated[
-        bool, typer.Option("--allow-edits", help="Let others edit the supports, too, where --host lets them in.")
+        bool, typer.Option("--allow-edits", help="Allow other machines to edit the supports, too.")
     ] = False,
-    max_megabytes: Annotated[float, typer.Option(min=0.1, help="Largest upload.")] = 32,
+    max_megabytes: Annotated[float, typer.Option(min=0.1, help="Largest upload in MB.")] = 32,
     max_megapixels: Annotated[float, typer.Option(min=0.01, help="Largest image, in millions of pixels.")] = 40,
-    max_images: Annotated[int, typer.Option(min=1, help="Most images in one request.")] = 16,
-    max_waiting: Annotated[int, typer.Option(min=1, help="Longest line of requests.")] = 16,
-    max_seconds: Annotated[float, typer.Option(min=0.1, help="Longest time for one request.")] = 60,
+    max_images: Annotated[int, typer.Option(min=1, help="The most images per request.")] = 16,
+    max_waiting: Annotated[int, typer.Option(min=1, help="The most requests that wait.")] = 16,
+    max_seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of a request in seconds.")] = 60,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready to listen.")] = False,
 ) -> None:
-    """Open the viewer and the HTTP interface of a model on this machine."""
+    """Serve the viewer and the HTTP interface of a model."""
     _refuse_open_doors(host, token, no_token)
     listening = _listen(host, port)  # before anything that takes time
     try:
@@ -80,8 +78,8 @@ def serve(
         print_json({"address": address, "model": str(model), "token": token is not None})
         sys.stdout.flush()
     else:
-        ERR.print(f"{address}{'?token=…' if token else ''} shows {model}; Ctrl-C ends it.")
-    with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+        ERR.print(f"Serving {model} at {address}{'?token=…' if token else ''}; stop with Ctrl-C.")
+    with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run([listening])
 
 
@@ -102,6 +100,6 @@ def _refuse_open_doors(host: str, token: str | None, no_token: bool) -> None:
         )
     if host not in LOCAL and token is None and not no_token:
         raise SicError(
-            f"--host {host} lets other machines in: add --token TOKEN, or --no-token if everybody there may see the "
-            "images of the model."
+            f"--host {host} gives other machines access: add --token TOKEN, or --no-token if everybody there may see "
+            "the images of the model."
         )

@@ -253,7 +253,7 @@ def _edit(
     saved = stamp(context.obj)
     if by_position(edit.support) and saved is not None and saved[1] > context.meta[STARTED]:
         raise SicError(
-            f"The supports of {context.obj} were edited while this command started, so numbers may have moved; name "
+            f"The supports of {context.obj} were edited while this command started, so numbers may have changed; name "
             "the support by its image, or look at the list again."
         )
     outcome = clinic.preview(edit) if preview else clinic.apply(edit)

@@ -110,7 +110,7 @@ def _refuse_many_pixels(name: str, size: tuple[int, int], limits: Limits) -> Non
         raise Refused(
             413,
             f"{name} has {size[0]}×{size[1]} pixels; at most {limits.pixels / 1e6:g} million are allowed. "
-            "Make it smaller first.",
+            "Reduce it first.",
         )
 
 
@@ -127,11 +127,11 @@ def _refuse_two_faces(upload: Upload) -> None:
     if found is None and ZIP_END in upload.data[-ZIP_REACH:]:
         found = "an archive"
     if found is not None:
-        raise Refused(415, f"{upload.name} is, or hides, {found}; send a picture that is nothing else.")
+        raise Refused(415, f"{upload.name} is, or contains, {found}; send a plain image.")
 
 
 def svg() -> Refused:
-    return Refused(415, f"SVG is a drawing that may contain programs; send a picture ({KNOWN}).")
+    return Refused(415, f"SVG files can contain programs; send an image ({KNOWN}).")
 
 
 class Decoder:

@@ -34,8 +34,8 @@ def bound_memory(module: Training, images: int, reporter: Reporter) -> None:
     needed = fixed + each * min(part, images)
     if free is not None and needed > free:
         reporter.warn(
-            f"This fit needs about {needed / GB:.1f} GB of memory, and {free / GB:.1f} GB are free: the system may end "
-            "it; use a smaller --size or --backbone, or close other programs."
+            f"This fit needs about {needed / GB:.1f} GB of memory, and {free / GB:.1f} GB are free: the system may "
+            "kill it; use a smaller --size or --backbone, or close other programs."
         )
     elif backbone.part is not None:
         number = math.ceil(images / part)

@@ -17,7 +17,7 @@ from sic.settings import Settings, flag, from_json, table, to_json
 from sic.training.fit import recorded_settings
 
 RECORD, TRIALS = "search.json", "trials"
-LOST = re.compile(r"The fit has collapsed: .*?(?= It will hardly recover|$)|The (loss|latents) became NaN.*", re.M)
+LOST = re.compile(r"The fit has collapsed: .*?(?= It is unlikely to recover|$)|The (loss|latents) became NaN.*", re.M)
 """Messages of fits that would fail again in the same way."""
 
 Point = dict[str, Any]

@@ -224,6 +224,6 @@ def collapse(
         return None
     return (
         f"The fit has collapsed: after {steps} steps the score is {score:.1%} (chance: {chance:.1%}) and {sign}. "
-        f"It will hardly recover; stop it and use {'' if guided else '--recipe scratch, '}a lower --lr, or pretrained "
-        "--weights."
+        f"It is unlikely to recover; stop it and use {'' if guided else '--recipe scratch, '}a lower --lr, or "
+        "pretrained --weights."
     )

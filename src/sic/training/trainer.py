@@ -192,8 +192,8 @@ class LostProcess(SicError):
 
     def __init__(self) -> None:
         super().__init__(
-            "A process of this run has ended, and the others with it; the same command with --resume continues after "
-            "the last finished epoch."
+            "A process of this run ended unexpectedly, so all were stopped; run the same command with --resume to "
+            "continue after the last finished epoch."
         )
 
 
