@@ -22,7 +22,7 @@ from sic.card import model_card
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
-from sic.files import inside, locked, real_folder, write_atomically
+from sic.files import inside, locked, real_folder, write_atomically, write_json
 from sic.integrity import MANIFEST, check_classes, check_fields, check_finite, check_manifest, manifest
 from sic.machines import exact_arithmetic
 from sic.methods import Classifier, method
@@ -162,7 +162,7 @@ def sign(folder: Path, key: bytes) -> None:
         _finish_saving(folder)
         check_files(folder)
         listed = manifest(_names(folder), lambda name: read_stored(folder, name), key)
-        write_atomically(folder / MANIFEST, lambda path: path.write_bytes(listed))
+        write_atomically(folder / MANIFEST, listed)
 
 
 def stored(folder: Path, name: str) -> Path:
@@ -203,7 +203,7 @@ def _write(classifier: Classifier, config: Config, supports: list[Support], fold
     """The files of a model, `config.json` last."""
     write_supports(supports, folder / SUPPORTS)
     data = save_tensors({name: value.contiguous().cpu() for name, value in classifier.state_dict().items()})
-    write_atomically(folder / WEIGHTS, lambda path: path.write_bytes(data))
+    write_atomically(folder / WEIGHTS, data)
     content = {
         "format": FORMAT,
         **asdict(config),
@@ -211,11 +211,10 @@ def _write(classifier: Classifier, config: Config, supports: list[Support], fold
         "weights_sha256": hashlib.sha256(data).hexdigest(),
         "versions": {"sic": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
-    write_atomically(folder / CARD, lambda path: path.write_text(model_card(content), encoding="utf-8"))
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    write_atomically(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(folder / CARD, model_card(content))
+    write_json(folder / CONFIG, content)
     listed = manifest(_names(folder), lambda name: (folder / name).read_bytes())
-    write_atomically(folder / MANIFEST, lambda path: path.write_bytes(listed))
+    write_atomically(folder / MANIFEST, listed)
 
 
 def read_config(folder: Path) -> tuple[Config, str]:

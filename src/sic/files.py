@@ -1,10 +1,12 @@
 """Files: written whole, by one process at a time, and read from inside their folder."""
 
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -14,17 +16,28 @@ LOCK = ".lock"
 """The lock file of a folder. It is empty and stays there."""
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """`write` fills a temporary neighbour of `path`, which then takes its place: never half a file."""
+def write_atomically(path: Path, content: str | bytes | memoryview | Callable[[Path], object]) -> None:
+    """Write to a temporary neighbour of `path`, which then takes its place: never half a file.
+
+    `content`: text, bytes, or a function that writes the file whose path it gets.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # never through a link
-        write(temporary)
+        if callable(content):
+            content(temporary)
+        else:
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write readable JSON atomically."""
+    write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False))
 
 
 def inside(path: Path, folder: Path) -> Path:

@@ -106,7 +106,7 @@ class Latents:
         values = torch.stack([latent for _, latent in known.values()])
         data = save_tensors({"latents": values}, metadata={"sic": json.dumps(about, ensure_ascii=False)})
         try:
-            write_atomically(file, lambda path: path.write_bytes(data))
+            write_atomically(file, data)
         except OSError as error:
             self.problem = f"{self.folder} cannot keep the latents ({error.strerror}): they take time again."
 

@@ -280,26 +280,30 @@ class Predictor:
         return found, unreadable
 
     @torch.no_grad()
-    def predictions_of(self, samples: Sequence[Sample], latents: Tensor) -> Predictions:
+    def predictions_of(
+        self, samples: Sequence[Sample], latents: Tensor, supports: tuple[Tensor, Tensor] | None = None
+    ) -> Predictions:
         """Classify labelled images whose latents are known.
 
         Args:
             samples: N images with their labels.
             latents: Their latents, N×d.
+            supports: Vectors S×d and classes S of other supports than the model's own.
 
         Returns:
             Their predictions.
         """
-        evidence = self.sic.evidence(latents.to(self.device))
+        vectors, owners = supports or (self.sic.support_vectors, self.sic.support_classes)
+        evidence = self.sic.evidence(latents.to(self.device), vectors.to(self.device))
         return Predictions(
-            self.sic.logits(evidence).cpu(),
+            self.sic.logits(evidence, owners.to(self.device)).cpu(),
             self.config.task,
             self.classifier.loss,
             self.classifier.calibration,
             classes=self.classes,
             samples=samples,
             evidence=evidence.cpu(),
-            owners=self.sic.support_classes.cpu(),
+            owners=owners.cpu(),
             latents=latents.cpu(),
         )
 

@@ -133,7 +133,7 @@ def _results(
 ) -> dict[str, list[dict[str, Any]]]:
     """The evaluation of every entry, by name; results in `out/results` are not measured again."""
     from sic.directory import read_config
-    from sic.files import write_atomically
+    from sic.files import write_json
     from sic.model import load
 
     results: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -149,8 +149,7 @@ def _results(
             suite = open_suite(model, entry.folder, data, limit, None, 0, talker, "compare")
             before = {"asked": asked, "result": suite.run(protocols)}
             file.parent.mkdir(parents=True, exist_ok=True)
-            text = dumps(before, indent=1, ensure_ascii=False)
-            write_atomically(file, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+            write_json(file, before)
         results[entry.name].append(before["result"])
     measured_on = {result["data"] for rows in results.values() for result in rows}
     if len(measured_on) > 1:

@@ -1,7 +1,6 @@
 """`sic evaluate`: measure a model and its explanations with all protocols that apply."""
 
 from collections.abc import Mapping, Sequence
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -114,11 +113,10 @@ def open_suite(
 def _write(result: dict[str, Any], classes: list[str], folder: Path) -> list[Path]:
     """Write the JSON and the plots; returns the files of the plots."""
     from sic.evaluate.plots import draw
-    from sic.files import write_atomically
+    from sic.files import write_json
 
     folder.mkdir(parents=True, exist_ok=True)
-    text = dumps(result, indent=1, ensure_ascii=False)
-    write_atomically(folder / EVALUATION, lambda path: path.write_text(text, encoding="utf-8"))
+    write_json(folder / EVALUATION, result)
     return draw(result, classes, folder)
 
 

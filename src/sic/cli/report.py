@@ -56,9 +56,8 @@ def report(
         predictions = _predictions(loaded, model, data, limit, talker)
         findings = _findings(loaded, talker)
         page = gather(loaded, model, predictions, examples=examples, seed=seed, watch=talker.advance, findings=findings)
-        text = render(page)
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(out, render(page))
         drawn: list[Path] = []
         if figures is not None:
             from sic.report.figures import draw

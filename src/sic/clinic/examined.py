@@ -1,7 +1,7 @@
 """A model with a set of supports and the embedded images of its dataset: which images the supports are, which could
 replace them, and which answers rely on them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -99,23 +99,10 @@ class Examined:
         """Latents of a split, n×d."""
         return self.latents.of([sample.id for sample in self.splits[split]])
 
-    @torch.no_grad()
     def predictions(self, split: str) -> Predictions:
         """The predictions for the images of a split with these supports."""
-        latents = self.embedded(split)
-        evidence = self.classifier.evidence(latents, self.vectors)
-        return Predictions(
-            logits=self.classifier.logits(evidence, self.labels),
-            task=self.model.config.task,
-            loss=self.classifier.loss,
-            calibration=self.classifier.calibration,
-            classes=self.classes,
-            samples=self.splits[split],
-            evidence=evidence,
-            owners=self.labels,
-            latents=latents,
-            name=f"{split} images",
-        )
+        found = self.model.predictions_of(self.splits[split], self.embedded(split), (self.vectors, self.labels))
+        return replace(found, name=f"{split} images")
 
     def names(self, sample: Sample) -> list[str]:
         """The classes that a sample shows."""

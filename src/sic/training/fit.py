@@ -1,6 +1,5 @@
 """From labelled images to a model directory."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from sic.data.images import Preprocessing
 from sic.data.labels import targets
 from sic.directory import RUN, Config, read_run
 from sic.errors import SicError
-from sic.files import write_atomically
+from sic.files import write_json
 from sic.machines import Machines, exact_arithmetic
 from sic.methods import SIC, Classifier, NWHead, ProtoPNet, method
 from sic.settings import Settings, check, flag, from_json, to_json
@@ -252,8 +251,7 @@ def _record(data: ImageData, settings: Settings, images: TrainingData, folder: P
                 f"The images in {data.root} have changed since this run began; start again with another --out."
             )
     else:
-        text = json.dumps(record, indent=1, ensure_ascii=False)
-        write_atomically(folder / RUN, lambda path: path.write_text(text, encoding="utf-8"))
+        write_json(folder / RUN, record)
 
 
 def recorded_settings(folder: Path, said: dict[str, Any]) -> Settings:

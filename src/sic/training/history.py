@@ -129,7 +129,7 @@ class WholeCheckpoints(TorchCheckpointIO):
         target.parent.mkdir(parents=True, exist_ok=True)
         content = io.BytesIO()
         torch.save(checkpoint, content)
-        write_atomically(target, lambda file: file.write_bytes(content.getbuffer()))
+        write_atomically(target, content.getbuffer())
 
 
 def checkpoint_folder(run: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sic.data.labels import MAIN_SCORE
 from sic.directory import CONFIG, RUN, read_config
 from sic.errors import SicError
-from sic.files import write_atomically
+from sic.files import write_json
 from sic.methods import Classifier
 from sic.settings import Settings, flag, from_json, table, to_json
 from sic.training.fit import recorded_settings
@@ -132,8 +132,7 @@ class Search:
         self.points += [point for point in points if name_of(point) not in known]
         self.record["points"] = self.points
         (self.out / TRIALS).mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.record, indent=1, ensure_ascii=False)
-        write_atomically(self.out / RECORD, lambda path: path.write_text(text, encoding="utf-8"))
+        write_json(self.out / RECORD, self.record)
 
     def folder(self, point: Point) -> Path:
         return self.out / TRIALS / name_of(point)
@@ -162,8 +161,7 @@ class Search:
 
     def note(self, point: Point, reason: str | None, seconds: float) -> None:
         """Record how a trial has ended."""
-        text = json.dumps({"reason": reason, "seconds": seconds}, ensure_ascii=False)
-        write_atomically(self._notes(point), lambda path: path.write_text(text, encoding="utf-8"))
+        write_json(self._notes(point), {"reason": reason, "seconds": seconds})
 
     def resumes(self, point: Point) -> bool:
         """Whether the folder of a point holds a run to continue; one with other settings is refused."""
