@@ -115,7 +115,7 @@ def test_images_that_training_held_out(model: Path, birds: Path, tmp_path: Path)
     where = {"where": str(root.resolve()), "layout": None, "group": None}
     (copy / RUN).write_text(json.dumps({"data": {"opened_with": where}, "validation": ids, "train": []}))
     found = run_json("evaluate", copy, "--only", "accuracy")
-    assert found["images"] == 3 and "chosen" in found["caution"]
+    assert found["images"] == 3 and "selected on these" in found["caution"]
 
 
 @pytest.mark.parametrize(
