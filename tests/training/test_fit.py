@@ -24,6 +24,7 @@ from sic.directory import read_run
 from sic.errors import SicError
 from sic.evaluate.interventions import logits
 from sic.training import Silent, choose, fit
+from tests.cli.conftest import here
 from tests.conftest import draw_folders
 from tests.waiting import LONG, wait_until
 
@@ -62,7 +63,7 @@ def epochs_done(folder: Path) -> int:
 
 def test_kill_and_resume_gives_the_uninterrupted_result(bird_folders: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken in two"
-    subprocess.run(command(bird_folders, whole), check=True, capture_output=True)
+    here(command(bird_folders, whole)[3:], {})
     process = subprocess.Popen(
         command(bird_folders, broken), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -73,12 +74,7 @@ def test_kill_and_resume_gives_the_uninterrupted_result(bird_folders: Path, tmp_
     assert 2 <= epochs_done(broken) < 4
     with pytest.raises(SicError, match="resume"):
         sic.load(broken)
-    resumed = subprocess.run(
-        [sys.executable, "-m", "sic", "train", str(bird_folders), "--out", str(broken), "--resume"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    resumed = here(["train", str(bird_folders), "--out", str(broken), "--resume"], {})
     assert resumed.returncode == 0, resumed.stderr
     assert torch.equal(outputs(whole, bird_folders), outputs(broken, bird_folders))
     histories = [
@@ -117,7 +113,7 @@ def test_a_copied_model_needs_nothing_else(bird_folders: Path, tmp_path: Path) -
     images = tmp_path / "images"
     shutil.copytree(bird_folders, images)
     data = sic.data.open(images)
-    fit(data, small(data, epochs=2), tmp_path / "model")
+    fit(data, small(data, epochs=2), tmp_path / "model", workers=0)
     picture = next(bird_folders.rglob("*.png"))
     before = sic.load(tmp_path / "model")
     prediction, explanation = before.predict(picture), before.explain(picture)
@@ -168,7 +164,7 @@ def test_multi_label_fit_uses_single_label_supports(bird_folders: Path, tmp_path
         for n, s in enumerate(folders.splits["train"])
     ]
     data = ImageData("two labels", bird_folders, "test", folders.classes, {"train": samples}, task="multi")
-    held_out = fit(data, small(data, epochs=2), tmp_path / "model")
+    held_out = fit(data, small(data, epochs=2), tmp_path / "model", workers=0)
     assert [sample.id for sample in held_out.validation] == read_run(tmp_path / "model")["validation"]
     model = sic.load(tmp_path / "model")
     labels = {sample.id: sample.labels for sample in samples}
@@ -193,7 +189,7 @@ def test_multi_label_end_to_end_with_unsure_labels_and_balance(bird_folders: Pat
     }
     assert data.task == "multi" and all(s.unsure for samples in data.splits.values() for s in samples)
     for balance in (False, True):
-        fit(data, small(data, epochs=2, balance=balance), tmp_path / f"balanced {balance}")
+        fit(data, small(data, epochs=2, balance=balance), tmp_path / f"balanced {balance}", workers=0)
         history = list(csv.DictReader((tmp_path / f"balanced {balance}" / "history.csv").open()))
         for row in history:
             assert 0 < float(row["train_loss"]) < 10 and 0 < float(row["val_loss"]) < 10
@@ -211,7 +207,7 @@ def test_multi_label_figures(bird_folders: Path, tmp_path: Path) -> None:
             f"{file},{label}|spotted" if number % 3 == 0 else f"{file},{'spotted' if number % 7 == 0 else label}"
         )
     (tmp_path / "images.csv").write_text("\n".join(rows))
-    model = sic.fit(tmp_path / "images.csv", tmp_path / "model", epochs=2, **SMALL)
+    model = sic.fit(tmp_path / "images.csv", tmp_path / "model", epochs=2, workers=0, **SMALL)
     figures = model.config.figures["validation"]
     assert list(figures["average_precision"]) == model.classes
     known = [value for value in figures["average_precision"].values() if value is not None]
@@ -228,9 +224,9 @@ def test_leaks_stop_a_run_and_leave_nothing_behind(bird_folders: Path, tmp_path:
     (images / "test" / "bird 0").mkdir(parents=True)
     shutil.copy(bird_folders / "bird 0" / "003.png", images / "test" / "bird 0" / "seen.png")
     with pytest.raises(SicError, match="train/bird 0/003.png .* test/bird 0/seen.png .* --allow-leaks"):
-        sic.fit(images, tmp_path / "model", epochs=1, **SMALL)
+        sic.fit(images, tmp_path / "model", epochs=1, workers=0, **SMALL)
     assert not (tmp_path / "model").exists()
-    model = sic.fit(images, tmp_path / "model", epochs=1, allow_leaks=True, **SMALL)
+    model = sic.fit(images, tmp_path / "model", epochs=1, allow_leaks=True, workers=0, **SMALL)
     assert model.config.data["leaks"] == 1 and model.config.training["allow_leaks"] is True
     assert model.config.figures["test"]["images"] == 1
 
@@ -243,7 +239,7 @@ def test_figures_with_and_without_copies(bird_folders: Path, tmp_path: Path) -> 
             for file in sorted(folder.iterdir())[start:end]:
                 shutil.copy(file, images / split / folder.name / file.name)
     shutil.copy(bird_folders / "bird 0" / "003.png", images / "test" / "bird 0" / "seen.png")
-    model = sic.fit(images, tmp_path / "model", epochs=1, **SMALL)
+    model = sic.fit(images, tmp_path / "model", epochs=1, workers=0, **SMALL)
     figures = model.config.figures
     assert figures["test"]["images"] == 49 and figures["test_without_copies"]["images"] == 48
     assert figures["test_without_copies"]["note"] == "images that are in training, too, are left out: 1"
@@ -256,7 +252,7 @@ def test_figures_with_and_without_copies(bird_folders: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("supports", [1, 5])
 def test_other_numbers_of_supports(bird_folders: Path, tmp_path: Path, supports: int) -> None:
     data = sic.data.open(bird_folders)
-    fit(data, small(data, epochs=1, supports_per_class=supports), tmp_path / "model")
+    fit(data, small(data, epochs=1, supports_per_class=supports), tmp_path / "model", workers=0)
     assert len(sic.load(tmp_path / "model").supports) == 4 * supports
 
 
@@ -265,7 +261,7 @@ def test_start_from_another_model(bird_folders: Path, fitted: Path, tmp_path: Pa
     settings = choose(data, {"epochs": 1, "weights": str(fitted), "lr": 0.0})[0]
     assert (settings.recipe, settings.backbone, settings.size) == ("paper", "resnet_tiny", 40)
     assert settings.temperature == sic.load(fitted).config.temperature
-    fit(data, settings, tmp_path / "second")
+    fit(data, settings, tmp_path / "second", workers=0)
     first, second = (sic.load(folder).classifier.encoder for folder in (fitted, tmp_path / "second"))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     with pytest.raises(SicError, match="--backbone resnet_tiny"):

@@ -48,22 +48,31 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(tmp_path: Path)
     assert [path.name for path in checkpoint_folder(tmp_path / "run").iterdir()] == ["last.ckpt"]
 
 
+@pytest.fixture(scope="module")
+def whole(bird_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fit that nobody interrupts."""
+    folder, data = tmp_path_factory.mktemp("whole") / "run", sic.data.open(bird_folders)
+    fit(data, small(data, epochs=3), folder, workers=0)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0, 0.5])
-def test_resume_falls_back_to_the_best_checkpoint_and_says_so(bird_folders: Path, tmp_path: Path, share: float) -> None:
+def test_resume_falls_back_to_the_best_checkpoint_and_says_so(
+    bird_folders: Path, whole: Path, tmp_path: Path, share: float
+) -> None:
     data = sic.data.open(bird_folders)
     settings, folder = small(data, epochs=3), tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         fit(data, settings, folder, workers=0, reporter=Interrupting(12))
     last = folder / "checkpoints" / "last.ckpt"
-    whole = last.read_bytes()
+    content = last.read_bytes()
     best = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["epoch"] + 1
-    last.write_bytes(whole[: int(share * len(whole))])
+    last.write_bytes(content[: int(share * len(content))])
     listening = Listening()
     fit(data, settings, folder, workers=0, resume=True, reporter=listening)
     assert [f"best.ckpt of epoch {best} is used instead" in words for words in listening.warnings].count(True) == 1
-    fit(data, settings, tmp_path / "whole", workers=0)
-    assert torch.equal(outputs(tmp_path / "whole", bird_folders), outputs(folder, bird_folders))
+    assert torch.equal(outputs(whole, bird_folders), outputs(folder, bird_folders))
 
 
 def test_without_any_readable_checkpoint_it_is_one_sentence(tmp_path: Path) -> None:
