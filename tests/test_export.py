@@ -114,16 +114,26 @@ def test_a_file_answers_as_the_model(backbone: str, explain: bool, suffix: str, 
         agrees(written, exported, number)
 
 
-def test_an_image_that_is_like_nothing(tmp_path: Path) -> None:
+def test_an_image_that_is_like_nothing_and_what_the_file_says(tmp_path: Path) -> None:
     """All latents are zero: evidence is zero, and not a number that is none."""
     exported = model(SMALLEST)
     encoder = exported.sic.encoder
     with torch.no_grad():
         encoder.projection.weight.copy_(-encoder.pooled(images(1)))
         assert not encoder(images(1)).any()
-    found = run(export(exported, tmp_path / "model.onnx").file, images(1))
+    file = export(exported, tmp_path / "model.onnx").file
+    found = run(file, images(1))
     assert torch.equal(found["evidence"], torch.zeros(1, len(LABELS)))
     torch.testing.assert_close(found["logits"], torch.full((1, 3), exported.sic.bias))
+    content = onnx.load(file)
+    about = json.loads({entry.key: entry.value for entry in content.metadata_props}["sic"])
+    assert about["classes"] == CLASSES
+    assert (about["temperature"], about["b"], about["image_size"]) == (0.5, 2, SIZE)
+    assert about["bias"] == pytest.approx(-np.log(2))
+    assert about["preprocessing"]["resize_short_side"] == SIZE + 4
+    assert about["supports"][2] == {"class": "spatz 2", "source": "2.png"}
+    assert set(about["outputs"]) == {"logits", "evidence"}
+    assert content.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
 @pytest.mark.parametrize(
@@ -135,20 +145,6 @@ def test_other_methods(settings: dict[str, str], explain: bool, tmp_path: Path) 
     written = export(exported, tmp_path / "model.pt2", explain)
     assert "evidence" not in written.outputs
     agrees(written, exported, 3)
-
-
-def test_the_file_says_what_it_is(tmp_path: Path) -> None:
-    exported = model(SMALLEST)
-    export(exported, tmp_path / "model.onnx")
-    content = onnx.load(tmp_path / "model.onnx")
-    about = json.loads({entry.key: entry.value for entry in content.metadata_props}["sic"])
-    assert about["classes"] == CLASSES
-    assert (about["temperature"], about["b"], about["image_size"]) == (0.5, 2, SIZE)
-    assert about["bias"] == pytest.approx(-np.log(2))
-    assert about["preprocessing"]["resize_short_side"] == SIZE + 4
-    assert about["supports"][2] == {"class": "spatz 2", "source": "2.png"}
-    assert set(about["outputs"]) == {"logits", "evidence"}
-    assert content.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
 def test_a_file_that_differs_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -714,8 +714,7 @@ def test_the_measurement_lets_good_networks_pass(name: str, style: str) -> None:
     convert(original.train(), style, biases=True, example=photos(2, case.size))
 
 
-@pytest.mark.parametrize("style", ["bcos", "bcosified"])
-@pytest.mark.parametrize("name", ["skresnet18", "starnet_s1"])
+@pytest.mark.parametrize(("name", "style"), [("skresnet18", "bcos"), ("starnet_s1", "bcosified")])
 def test_the_measurement_finds_what_timm_computes_between_layers(name: str, style: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(SicError, match="between its layers"):

@@ -187,7 +187,8 @@ def fill(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
             )
         new[place] = value.reshape(wanted.shape)
     missing = places.keys() - pairs.keys()
-    left = [name for name in uncounted if name not in set(pairs.values()) and not _is_head(name)]
+    used = set(pairs.values())
+    left = [name for name in uncounted if name not in used and not _is_head(name)]
     if missing or left:
         what = (
             f"has nothing for {sorted(missing)[0]}" if missing else f"has {left[0]} besides, and {len(left) - 1} more"
