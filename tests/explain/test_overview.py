@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sic.data.dataset import Sample
 from sic.explain import Overview, make_overview, negative_share, rgba, support_contributions
-from sic.explain.latent_space import class_similarity, project, silhouette, support_similarity
+from sic.explain.overview import class_similarity, project, silhouette, support_similarity
 from sic.methods import SIC
 from sic.predictions import Predictions
 from tests.explain.test_explanation import LABELS, NAMES, SIZE, build, photos, supports

@@ -16,8 +16,7 @@ from sic.explain.explanation import (
     explain_answers,
     own_contributions,
 )
-from sic.explain.latent_space import ProjectionMethod
-from sic.explain.overview import Overview, make_overview
+from sic.explain.overview import Overview, ProjectionMethod, make_overview
 from sic.explain.picture import rgba
 
 __all__ = [
