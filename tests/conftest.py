@@ -13,6 +13,7 @@ from sic.data import birds, drawing
 
 # Two test processes on two cores: each gets one, and so do the processes that it starts.
 torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
+os.environ.setdefault("SIC_CACHE_GB", "0")  # tests decode their images
 # Started in the background of a script, tests would ignore Ctrl-C, and so would the commands that they interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

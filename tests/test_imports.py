@@ -19,7 +19,7 @@ USES: dict[str, set[str]] = {
     "calibration": {"settings"},
     "methods": {"bcos", "backbones", "calibration", "errors"},
     "supports": {"errors", "files"},
-    "data": {"errors", "machines"},
+    "data": {"errors", "files", "machines"},
     "evaluate.metrics": set(),
     "evaluate.headline": set(),
     "evaluate.localisation": {"data", "errors", "methods"},

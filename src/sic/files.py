@@ -14,6 +14,24 @@ from sic.errors import SicError
 
 LOCK = ".lock"
 """The lock file of a folder. It is empty and stays there."""
+Stamp = tuple[int, int]
+"""Size and time of change of a file: with another stamp, its content may be another."""
+
+
+def cache_folder() -> Path:
+    """The folder for what can be made again: `$SIC_CACHE`, or `sic` in the user's cache folder."""
+    if "SIC_CACHE" in os.environ:
+        return Path(os.environ["SIC_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sic"
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """None for a file that is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def write_atomically(path: Path, content: str | bytes | memoryview | Callable[[Path], object]) -> None:

@@ -14,13 +14,11 @@ from torch import Tensor
 from sic.data.dataset import Progress, Sample
 from sic.data.images import Preprocessing
 from sic.data.loading import readable_batches
-from sic.files import inside, write_atomically
+from sic.files import Stamp, inside, stamp_of, write_atomically
 from sic.methods.sic import Encoder
 from sic.version import __version__
 
 CACHE = "latents.safetensors"
-Stamp = tuple[int, int]
-"""Size and time of change of a file: an image whose stamp is another is embedded again."""
 
 
 class Latents:
@@ -51,7 +49,7 @@ class Latents:
             progress: Told how many of the images that were not known are embedded.
             keep: Write what is new to the model directory, as `keep` does.
         """
-        stamps = {sample.id: _stamp(sample.path) for sample in samples}
+        stamps = {sample.id: stamp_of(sample.path) for sample in samples}
         missing = []
         for sample in samples:
             if sample.id not in self._known or self._known[sample.id][0] != stamps[sample.id]:
@@ -118,14 +116,6 @@ def _key(encoder: Encoder, preprocessing: Preprocessing) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _stamp(path: Path) -> Stamp | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
 
 
 def _read(file: Path, key: str, size: int) -> dict[str, tuple[Stamp, Tensor]]:

@@ -117,7 +117,9 @@ class Run:
             own = self.images()
         except (SicError, OSError):
             return images
-        copies = copies_of([*own.splits["train"], *own.splits["validation"]], images.samples, progress)
+        keep = self.record.get("settings", {}).get("keep_support_images", True)
+        training = [*own.splits["train"], *own.splits["validation"]]
+        copies = copies_of(training, images.samples, progress, keep=keep)
         return _with_copies(replace(images, caution=None), copies)
 
     def images(self, data: str | Path | None = None) -> RunImages:

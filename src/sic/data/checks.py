@@ -108,11 +108,14 @@ def training_leaks(data: ImageData, prints: Mapping[Path, Fingerprint]) -> set[s
 
 
 def copies_of(
-    training: Sequence[Sample], samples: Sequence[Sample], progress: Progress | None = None
+    training: Sequence[Sample], samples: Sequence[Sample], progress: Progress | None = None, *, keep: bool = True
 ) -> dict[str, str]:
-    """The ids of those samples that are (nearly) the same image as a training image, each with the id of that one."""
+    """The ids of those samples that are (nearly) the same image as a training image, each with the id of that one.
+
+    `keep`: store the fingerprints (see `sic.data.store`).
+    """
     both = ImageData("", Path(), "", (), {"train": list(training), "test": list(samples)})
-    prints, _ = _read(both, progress)
+    prints, _ = _read(both, progress, keep)
     pairs = [leak.samples for leak in _shared_pictures(both, "train", "test", prints)]
     return {copy: original for original, copy in pairs}
 
@@ -164,10 +167,10 @@ def leaks(data: ImageData, prints: Mapping[Path, Fingerprint]) -> list[Leak]:
     return found
 
 
-def _read(data: ImageData, progress: Progress | None) -> tuple[dict[Path, Fingerprint], list[str]]:
+def _read(data: ImageData, progress: Progress | None, keep: bool = True) -> tuple[dict[Path, Fingerprint], list[str]]:
     """Fingerprints, and a sentence for each file without one."""
     samples = [sample for split in data.splits.values() for sample in split]
-    found = read_fingerprints([sample.path for sample in samples], progress)
+    found = read_fingerprints([sample.path for sample in samples], progress, keep)
     names = {sample.path: sample.id for sample in samples}
     unreadable = [f"{names[path]} cannot be used: {why}." for path, why in found.items() if isinstance(why, str)]
     return {path: p for path, p in found.items() if not isinstance(p, str)}, unreadable

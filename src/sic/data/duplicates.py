@@ -6,12 +6,14 @@ compared, in tiles that fit into the cache: 0.7 ns a pair, whatever the hashes a
 """
 
 import hashlib
+import struct
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +25,15 @@ from scipy.sparse.csgraph import connected_components
 
 from sic.data.dataset import Progress
 from sic.data.images import Pixels
+from sic.data.store import code_of, key_of, remembered
 from sic.machines import cores
 
 Array = NDArray[np.float32]
 
 SIDE = 64
 """Side of the reduced grey image that is kept of every image."""
+DIGEST = 16
+"""Bytes of the checksum of an image."""
 SMALLEST = 32
 """Short side in pixels below which an image has too little detail to be a near duplicate."""
 MOST_BITS = 10
@@ -60,23 +65,48 @@ class Fingerprint:
     grey: Pixels
     """SIDE×SIDE."""
 
+    BYTES: ClassVar = 8 + DIGEST + SIDE * SIDE
+    """The length of its encoding."""
+
+    def encoded(self) -> bytes:
+        return struct.pack("<II", *self.size) + self.digest + self.grey.tobytes()
+
+    @classmethod
+    def decoded(cls, stored: bytes) -> Self:
+        start = 8 + DIGEST
+        width, height = struct.unpack("<II", stored[:8])
+        return cls((width, height), stored[8:start], np.frombuffer(stored[start:], np.uint8).reshape(SIDE, SIDE))
+
 
 def fingerprint(image: Image.Image) -> Fingerprint:
     """The fingerprint of an RGB image; takes 0.5 ms for 256×256 pixels and 0.1 s for 12 megapixels."""
-    digest = hashlib.blake2b(image.tobytes(), digest_size=16, key=repr(image.size).encode())
+    digest = hashlib.blake2b(image.tobytes(), digest_size=DIGEST, key=repr(image.size).encode())
     grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     return Fingerprint(image.size, digest.digest(), np.array(grey))
 
 
 def near_copies(first: Sequence[Fingerprint], second: Sequence[Fingerprint]) -> list[tuple[int, int]]:
     """Pairs of positions of the same image: for each of `second` the closest of `first`, if there is one."""
-    rows, columns = _detailed(first), _detailed(second)
-    closest = {j: i for i, j in _pairs(_greys(first, rows), _greys(second, columns))}
-    return [(rows[i], columns[j]) for j, i in sorted(closest.items())]
+
+    def search() -> list[tuple[int, int]]:
+        rows, columns = _detailed(first), _detailed(second)
+        closest = {j: i for i, j in _pairs(_greys(first, rows), _greys(second, columns))}
+        return [(rows[i], columns[j]) for j, i in sorted(closest.items())]
+
+    return [(i, j) for i, j in remembered(_key(first, second), search)]
 
 
 def copies_within(prints: Sequence[Fingerprint], progress: Progress | None = None) -> list[list[int]]:
     """Sets of two or more positions of images that are the same or nearly so, including copies of copies."""
+    return list(remembered(_key(prints), lambda: _sets(prints, progress)))
+
+
+def _key(*sides: Sequence[Fingerprint]) -> bytes:
+    """Under which the copies among these images are remembered; a digest stands for an image."""
+    return key_of(code_of(sys.modules[__name__]), [[each.digest for each in side] for side in sides])
+
+
+def _sets(prints: Sequence[Fingerprint], progress: Progress | None) -> list[list[int]]:
     first: dict[bytes, int] = {}
     links = [(first.setdefault(p.digest, position), position) for position, p in enumerate(prints)]
     rows = [position for position in _detailed(prints) if first[prints[position].digest] == position]

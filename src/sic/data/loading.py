@@ -1,6 +1,7 @@
 """Decode image files in worker processes to views of a model, pixels or fingerprints."""
 
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,15 +13,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import PIL
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
+from sic.data import dicom, duplicates, images
 from sic.data.dataset import Progress, Sample, Skipped
 from sic.data.duplicates import Fingerprint, fingerprint
-from sic.data.images import Pixels, Preprocessing, UnreadableImage, read_image
+from sic.data.images import Pixels, Preprocessing, UnreadableImage, is_member, read_image
+from sic.data.store import Store, code_of, key_of
 from sic.errors import SicError
+from sic.files import stamp_of
 from sic.machines import cores
 
 FEW = 256
@@ -133,11 +138,61 @@ def decoders(images: int) -> int:
     return min(cores(), MOST_DECODERS) if images > FEW else 0
 
 
-def read_fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> dict[Path, Fingerprint | str]:
-    """Decode every file once, in worker processes; for an unreadable file, the reason."""
+@dataclass(frozen=True)
+class Look:
+    """What is found in an image, how it is stored as bytes, and read from them."""
+
+    use: Callable[[Image.Image], Any]
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    name: object
+    """Part of its key in the store."""
+
+
+def looks(paths: Sequence[Path], look: Look, workers: int, keep: bool) -> Iterator[Any]:
+    """What is found in image files, in their order; for a file that cannot be read, the reason.
+
+    Unchanged files that were looked at before are not decoded again.
+
+    Args:
+        paths: The files.
+        look: What to find.
+        workers: Processes that decode.
+        keep: Use the store, which then holds what was found.
+    """
+    data, code = Decoded(paths, look.use), code_of(images, dicom, duplicates)
+    with Store(None if keep else 0) as store:
+        keys = [_key(path, code, look.name) for path in data.paths]
+        missing = [index for index, key in enumerate(keys) if key is None or key not in store]
+        unknown, decoded = set(missing), iter(loader(Subset(data, missing), workers=min(workers, len(missing))))
+        for index, key in enumerate(keys):
+            stored = None if key is None or index in unknown else store.get(key)
+            if stored is not None:
+                yield look.decode(stored)
+                continue
+            # An entry that is no longer there was removed by another process in the meantime.
+            found = next(decoded) if index in unknown else data[index]
+            if key is not None and not isinstance(found, str):
+                store.put(key, look.encode(found))
+            yield found
+
+
+def _key(path: Path, code: str, name: object) -> bytes | None:
+    """In the store, of what is found in a file; None if there is no such file."""
+    stamp = stamp_of(path.parent.parent if is_member(path) else path)
+    return None if stamp is None else key_of(code, PIL.__version__, str(path.absolute()), stamp, name)
+
+
+FINGERPRINTS = Look(fingerprint, Fingerprint.encoded, Fingerprint.decoded, "fingerprint")
+
+
+def read_fingerprints(
+    paths: Sequence[Path], progress: Progress | None = None, keep: bool = True
+) -> dict[Path, Fingerprint | str]:
+    """Look at every file once, in worker processes; for an unreadable file, the reason. `keep` as in `looks`."""
     paths = list(dict.fromkeys(paths))
     found: dict[Path, Fingerprint | str] = {}
-    for path, result in zip(paths, loader(Decoded(paths, fingerprint), workers=decoders(len(paths))), strict=True):
+    for path, result in zip(paths, looks(paths, FINGERPRINTS, decoders(len(paths)), keep), strict=True):
         found[path] = result
         if progress is not None:
             progress(len(found), len(paths))
@@ -203,21 +258,39 @@ def _first_look(preprocessing: Preprocessing, image: Image.Image) -> tuple[Pixel
     return preprocessing.reduce(image), fingerprint(image)
 
 
+SIDES = struct.Struct("<II")
+"""Height and width of stored pixels."""
+
+
+def _encoded(found: tuple[Pixels, Fingerprint]) -> bytes:
+    pixels, own = found
+    return SIDES.pack(*pixels.shape[:2]) + own.encoded() + np.asarray(pixels).tobytes()
+
+
+def _decoded(stored: bytes) -> tuple[Pixels, Fingerprint]:
+    start = SIDES.size + Fingerprint.BYTES
+    height, width = SIDES.unpack(stored[: SIDES.size])
+    pixels = np.frombuffer(stored, np.uint8, offset=start).reshape(height, width, 3)
+    return pixels, Fingerprint.decoded(stored[SIDES.size : start])
+
+
 def load_pixels(
     samples: Sequence[Sample],
     preprocessing: Preprocessing,
     cache: Path,
     workers: int,
     progress: Progress | None = None,
+    keep: bool = True,
 ) -> Loaded:
-    """Read every file once and cache its pixels."""
+    """Read every file once and cache its pixels in the file `cache`. `keep` as in `looks`."""
     usable: list[Sample] = []
     prints: list[Fingerprint] = []
     skipped: list[Skipped] = []
     shapes: list[tuple[int, int, int]] = []
     written = 0
-    looks = Decoded([sample.path for sample in samples], partial(_first_look, preprocessing))
-    loaded = loader(looks, workers=workers)
+    name = "pixels", preprocessing.resize, preprocessing.fit
+    look = Look(partial(_first_look, preprocessing), _encoded, _decoded, name)
+    loaded = looks([sample.path for sample in samples], look, workers, keep)
     with cache.open("wb") as file:
         for done, (sample, look) in enumerate(zip(samples, loaded, strict=True), 1):
             if isinstance(look, str):

@@ -57,8 +57,9 @@ def gather(data: ImageData, settings: Settings, cache: Path, workers: int, repor
         cache,
         workers,
         lambda done, total: reporter.advance("reading images", done, total),
+        keep=settings.keep_support_images,
     )
-    test, test_prints, unreadable = _read_test_images(data, reporter)
+    test, test_prints, unreadable = _read_test_images(data, settings, reporter)
     prints = {sample.path: found for sample, found in zip(loaded.samples, loaded.prints, strict=True)} | test_prints
     dropped: set[str] = set()
     if settings.drop_leaks:
@@ -109,7 +110,7 @@ def gather(data: ImageData, settings: Settings, cache: Path, workers: int, repor
 
 
 def _read_test_images(
-    data: ImageData, reporter: Reporter
+    data: ImageData, settings: Settings, reporter: Reporter
 ) -> tuple[list[Sample], dict[Path, Fingerprint], list[Skipped]]:
     """The test images that can be read, their fingerprints, and the others. Each is decoded once for this."""
     usable: list[Sample] = []
@@ -117,7 +118,9 @@ def _read_test_images(
     skipped: list[Skipped] = []
     test = data.splits.get("test", [])
     read = read_fingerprints(
-        [sample.path for sample in test], lambda done, total: reporter.advance("reading test images", done, total)
+        [sample.path for sample in test],
+        lambda done, total: reporter.advance("reading test images", done, total),
+        keep=settings.keep_support_images,
     )
     for sample in test:
         found = read[sample.path]

@@ -6,8 +6,9 @@ import pytest
 from PIL import Image
 
 import sic.data
-from sic.data.layouts import cache_folder, funnybirds
+from sic.data.layouts import funnybirds
 from sic.errors import SicError
+from sic.files import cache_folder
 
 
 def class_folders(root: Path) -> Path:

@@ -4,7 +4,6 @@ To add a layout, write a module with a function that recognises a folder and one
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from sic.data.layouts.shards import is_shards, open_shards
 from sic.data.layouts.voc import is_voc, open_voc
 from sic.data.table import SUFFIXES as TABLES
 from sic.errors import SicError
+from sic.files import cache_folder
 
 BUILT_IN = "birds"
 """The name of the built-in dataset."""
@@ -141,13 +141,6 @@ def _group(id: str, pattern: re.Pattern[str]) -> str | None:
     if found is None:
         return None
     return next((part for part in found.groups() if part is not None), found[0])
-
-
-def cache_folder() -> Path:
-    """The folder for generated data: `$SIC_CACHE`, or `sic` in the user's cache folder."""
-    if "SIC_CACHE" in os.environ:
-        return Path(os.environ["SIC_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sic"
 
 
 def built_in_birds(progress: Progress | None = None) -> Path:
