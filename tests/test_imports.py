@@ -50,6 +50,7 @@ USES["distill"] = {"backbones", "bcos", "data", "errors", "evaluate.localisation
 USES["predictor"] = {"calibration", "data", "directory", "errors", "latents", "methods", "predictions", "supports"}
 USES["model"] = set(USES) - {"distill"}
 USES["fitting"] = {"calibration", "data", "directory", "errors", "machines", "model", "training"}
+USES["fitting"] |= {"predictions", "supports"}
 USES["run"] = {"data", "directory", "errors"}
 USES["evaluate"] = set(USES)
 USES["clinic"] = set(USES)

@@ -1,5 +1,6 @@
 """`sic.fit`: from a folder of images to a trained and measured model."""
 
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from sic.directory import Config
 from sic.errors import SicError
 from sic.machines import Machines, best_device
 from sic.model import Model, load
+from sic.predictions import Predictions
+from sic.supports import misplaced, support_names
 from sic.training import Fitted, Reporter, Settings, Silent, choose, recorded_settings, rival
 from sic.training.history import CHECKPOINTS, HISTORY
 
@@ -71,7 +74,7 @@ def fit(
         fitted.config.training["compared"] = compared
         model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(best_device())
         try:
-            return _figures(model, {"validation": fitted.validation, "test": fitted.test}, fitted.tainted)
+            return _figures(model, {"validation": fitted.validation, "test": fitted.test}, fitted.tainted, reporter)
         except UnreadableImage as error:
             unreadable.append(error)
             return {}
@@ -191,10 +194,13 @@ def _checks(config: Config) -> int:
     return int(training["epochs"] // training["check_every"]) + (training["recipe"] == "tuned") + rivals
 
 
-def _figures(model: Model, held_out: dict[str, list[Sample]], tainted: dict[str, set[str]]) -> dict[str, Any]:
+def _figures(
+    model: Model, held_out: dict[str, list[Sample]], tainted: dict[str, set[str]], reporter: Reporter
+) -> dict[str, Any]:
     """How good the model is on the validation images, and on the test images if there are any.
 
-    Splits with images that were trained on are measured with and without these.
+    Splits with images that were trained on are measured with and without these. Warns of supports that the validation
+    images do not bear out.
     """
     figures: dict[str, Any] = {}
     for split, samples in held_out.items():
@@ -206,6 +212,8 @@ def _figures(model: Model, held_out: dict[str, list[Sample]], tainted: dict[str,
         predictions = replace(predictions, copies=frozenset(tainted.get(split, ())))
         if split == "validation":
             model.calibrate(predictions.without_copies or predictions, _checks(model.config))
+            for sentence in doubtful_supports(model, predictions):
+                reporter.warn(sentence)
         predictions = replace(predictions, calibration=model.config.calibration)
         figures[split] = predictions.quality
         clean = predictions.without_copies
@@ -216,3 +224,22 @@ def _figures(model: Model, held_out: dict[str, list[Sample]], tainted: dict[str,
         chosen = "best epoch" if "best_epoch" in model.config.training else "model"
         figures["validation"]["note"] = f"the {chosen} was chosen on these images"
     return figures
+
+
+def doubtful_supports(model: Model, held_out: Predictions) -> list[str]:
+    """A sentence for each support that resembles another class more than its own: often an image with a wrong label."""
+    if held_out.latents is None:  # it is not about similarities
+        return []
+    strength = held_out.latents.norm(dim=1, keepdim=True) / model.config.temperature
+    likeness = held_out.evidence / strength.clamp_min(1e-12)
+    labels = [sample.labels[0] if len(sample.labels) == 1 else None for sample in held_out.samples]
+    names = support_names(model.supports, model.classes)
+    found = []
+    for each in misplaced(likeness.T, held_out.owners.tolist(), labels):
+        name, source, other = names[each.support], model.supports[each.support].source, model.classes[each.other]
+        found.append(
+            f"{name} ({source}) resembles images of {other} more than those of its own class (mean likeness "
+            f"{each.theirs:.0%} and {each.own:.0%}, validation images). Look at it; does it show the wrong thing? "
+            f"{shlex.join(['sic', 'supports', str(model.folder), 'show', name])}"
+        )
+    return found

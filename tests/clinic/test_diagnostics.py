@@ -15,6 +15,7 @@ from sic.clinic.diagnostics import Commands
 from sic.clinic.examined import Examined
 from sic.data import read_image, to_tensor
 from sic.data.dataset import Box, Sample
+from sic.fitting import doubtful_supports
 
 COMMANDS = Commands(Path("a model"), None, "images")
 
@@ -62,6 +63,31 @@ def test_a_wrong_label_in_the_data_is_no_excuse(healthy: Examined) -> None:
     found = checks.strangers(sick(healthy, lambda v: v[4].copy_(healthy.latents.of([yellow])[0])), COMMANDS)
     assert [(finding.supports, finding.title) for finding in found] == [([4], "A support among another class")]
     assert "the data says" not in found[0].sentence and "are yellow" in found[0].sentence
+
+
+def test_a_support_that_resembles_another_class_on_average(healthy: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its nearest training images are of several classes; its own image does not speak for it."""
+    monkeypatch.setattr(checks, "MAJORITY", 1.1)
+    yellow = healthy.latents.of([sample.id for sample in healthy.splits["train"] if sample.id.startswith("yellow")])
+    ill = sick(healthy, lambda v: v[4].copy_(yellow.mean(0)))
+    ill.latents.replace(ill.supports[4].source, yellow.mean(0))
+    [found] = checks.strangers(ill, COMMANDS)
+    assert (found.supports, found.title) == ([4], "A support among another class")
+    assert "it resembles training images of yellow more than those of its own class (" in found.sentence
+
+
+def test_training_warns_of_such_a_support(model: Path) -> None:
+    loaded = sic.load(model)
+    held_out = loaded.predictions(Clinic(model).examined.splits["validation"])
+    assert not any(said.startswith("red") for said in doubtful_supports(loaded, held_out))
+    with torch.no_grad():
+        loaded.sic.support_vectors[4] = loaded.sic.support_vectors[6]
+    changed = loaded.predictions_of(held_out.samples, held_out.latents)
+    [said] = [said for said in doubtful_supports(loaded, changed) if said.startswith("red")]
+    assert said.startswith(
+        f"red #1 ({loaded.supports[4].source}) resembles images of yellow more than those of its own"
+    )
+    assert said.endswith("show 'red #1'")
 
 
 def test_supports_of_two_classes_that_coincide(healthy: Examined) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sic.clinic.examined import Examined
 from sic.explain.prose import ONE_CASE
-from sic.supports import directions, select_class, support_key
+from sic.supports import directions, misplaced, select_class, support_key
 
 NEIGHBOURS = 10
 """The number of training images that a support is compared with; fewer if its class has fewer."""
@@ -85,11 +85,17 @@ class Commands:
 
 
 def strangers(examined: Examined, commands: Commands) -> list[Finding]:
-    """Supports whose image shows another class, or that lie among the training images of another class."""
+    """Supports whose image shows another class, that lie among the training images of another class, or that are on
+    average more like those than like the images of their own class."""
     samples = [sample for sample in examined.splits["train"] if len(sample.labels) == 1]
     labels = {sample.id: sample.labels[0] for sample in samples}
     sizes = Counter(labels.values())
     overlap = _overlap(examined, examined.latents.of([sample.id for sample in samples]))
+    others_only = overlap.clone()
+    for index, support in enumerate(examined.supports):
+        others_only[index, [sample.id == support.source for sample in samples]] = torch.nan
+    resembling = misplaced(others_only, examined.labels.tolist(), [labels[sample.id] for sample in samples])
+    unlike = {each.support: each for each in resembling}
     found = []
     for index, support in enumerate(examined.supports):
         number = min(NEIGHBOURS, max(1, sizes[support.label] - 1))
@@ -101,6 +107,12 @@ def strangers(examined: Examined, commands: Commands) -> list[Finding]:
         reasons = [f"the data says {examined.classes[truth]}"] if truth != support.label else []
         if near and theirs >= MAJORITY * len(near):
             reasons.append(f"{theirs} of the {len(near)} most similar training images are {examined.classes[other]}")
+        elif index in unlike:
+            each = unlike[index]
+            reasons.append(
+                f"it resembles training images of {examined.classes[each.other]} more than those of its own class "
+                f"({each.theirs:.0%} of its evidence on average, {each.own:.0%})"
+            )
         if not reasons:
             continue
         found.append(
