@@ -1,6 +1,6 @@
 """How much memory does a fit take on a CPU? The highest sum over all processes of a run, loaders included.
 
-    python benchmarks/fit_memory.py [--images 1000] [--size 224] [--backbone resnet50] [--recipes frozen paper]
+    python benchmarks/fit_memory.py [--images 1000] [--size 224] [--backbone resnet50] [--recipes frozen tuned]
 
 Trains on random images with random weights, which take as much memory as any others, and writes `fit_frozen` and
 `fit_tuned` to results/cpu.json. Memory that processes share is counted once (proportional set size); Linux only.
@@ -24,7 +24,7 @@ from record import add
 from sic import backbones
 from sic.backbones.distilled import Distilled
 
-NAMES = {"frozen": "fit_frozen", "paper": "fit_tuned"}
+NAMES = {"frozen": "fit_frozen", "tuned": "fit_tuned"}
 CLASSES = 10
 
 
@@ -77,7 +77,8 @@ def draw(folder: Path, number: int, side: int) -> None:
 def watched(arguments: list[str], minutes: float | None) -> tuple[float, float, bool]:
     """Peak memory in bytes, and seconds, of a command of sic, and whether it came to its end."""
     before = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-m", "sic", *arguments], stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "SIC_CACHE_GB": "0"}  # as for images that were never decoded before
+    process = subprocess.Popen([sys.executable, "-m", "sic", *arguments], stdout=subprocess.DEVNULL, env=environment)
     peak = 0.0
     while process.poll() is None:
         now = sum(map(memory_of, family(process.pid)))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torchvision.models import ResNet50_Weights
 
-from sic.backbones.distilled import PHOTOS, SHIPPED, Distilled, read_distilled
+from sic.backbones.distilled import Distilled, read_distilled
 from sic.backbones.weights import Weights
 from sic.data.images import Preprocessing
 from sic.directory import Config, build
@@ -17,8 +17,6 @@ from sic.supports import Support
 
 PREPROCESSING = Preprocessing(224, 256, "crop")
 """As ImageNet's classifiers are usually tested."""
-TESTED_ON = {SHIPPED[PHOTOS]: {"name": "ImageNet validation images", "images": 5000}}
-"""The images that a shipped file was tested on (results/photos.json)."""
 
 
 def load_distilled(file: Path, device: torch.device | str = "cpu") -> tuple[Bcos, Config, list[Support]]:
@@ -57,11 +55,16 @@ def _training(content: Distilled) -> dict[str, Any]:
 
 
 def _figures(content: Distilled, file: Path) -> dict[str, Any]:
-    """The share of right answers of student and teacher, if it was measured after the distillation."""
-    top1 = content.origin.get("top1")
+    """The share of right answers of student and teacher, if it was measured after the distillation, and on what."""
+    top1, tested = content.origin.get("top1"), content.origin.get("tested_on")
     if top1 is None:
         return {}
-    return {"test": {"accuracy": top1["student"], "teacher_accuracy": top1["teacher"], **TESTED_ON.get(file, {})}}
+    try:
+        about = {} if tested is None else {"name": str(tested["name"]), "images": int(tested["images"])}
+        figures = {"accuracy": float(top1["student"]), "teacher_accuracy": float(top1["teacher"]), **about}
+    except (KeyError, TypeError, ValueError):
+        raise SicError(f"What {file} says about its test is damaged; distil it again.") from None
+    return {"test": figures}
 
 
 def class_names(number: int) -> list[str]:

@@ -238,6 +238,7 @@ class Model(Predictor):
                     parts[1].name if versus else None,
                     self.classifier.calibration.threshold,
                     bool(answers.promised[row]),
+                    self.classifier.loss == "ce",
                 )
             )
         return result

@@ -25,6 +25,8 @@ def test_a_distilled_file_answers_and_explains(file: Path, tmp_path: Path) -> No
     assert sum(prediction.probabilities.values()) == pytest.approx(1)
     explanation = model.explain(picture)
     assert explanation.residual < 1e-4
+    first, second = sorted(prediction.probabilities, key=lambda name: -prediction.probabilities[name])[:2]
+    assert f"no score alone is a yes: after {first} comes {second} (" in explanation.text
     explanation.save(tmp_path / "why.png")
     assert (tmp_path / "why.png").stat().st_size > 10_000
 
@@ -58,6 +60,12 @@ def test_it_states_how_good_it_is_and_its_terms(tmp_path: Path) -> None:
     origin = {"teacher": "resnet50 (own)", "top1": {"student": 0.6, "teacher": 0.7}, "terms": "Ask the hospital."}
     model = sic.load(small_distilled(tmp_path / "known.safetensors", **origin))
     assert model.config.figures["test"] == {"accuracy": 0.6, "teacher_accuracy": 0.7}
+    named = small_distilled(tmp_path / "named.safetensors", **origin, tested_on={"name": "X-rays", "images": 50})
+    tested = {"accuracy": 0.6, "teacher_accuracy": 0.7, "name": "X-rays", "images": 50}
+    assert sic.load(named).config.figures["test"] == tested
+    damaged = small_distilled(tmp_path / "damaged.safetensors", **origin, tested_on={"name": "X-rays"})
+    with pytest.raises(SicError, match="says about its test is damaged"):
+        sic.load(damaged)
     model.save(tmp_path / "copy")
     card = (tmp_path / "copy" / "README.md").read_text(encoding="utf-8")
     assert sic.load(tmp_path / "copy").config.figures == model.config.figures

@@ -62,7 +62,7 @@ def test_steps_add_up_to_the_score(sure: SIC, unsure: SIC, number: int) -> None:
 def test_methods_without_a_sum_show_the_score_alone(sure: SIC) -> None:
     explanation = replace(explained(sure, [0]), method="blackbox")
     assert [step.kind for step in steps(explanation, explanation.classes[0])] == ["score"]
-    assert verdict(explanation, explanation.classes[0]) == "above 50 %: yes"
+    assert verdict(explanation, explanation.classes[0]) == "probability above 50 %: yes"
 
 
 def test_json_has_the_fields_that_the_api_documents(sure: SIC) -> None:

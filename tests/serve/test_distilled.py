@@ -19,6 +19,7 @@ from sic.backbones.distilled import PHOTOS
 from sic.model import Model, load
 from sic.serve.engine import Engine
 from tests.cli.conftest import Sic, here
+from tests.models import small_distilled
 from tests.serve.conftest import TERMS, Uncased, address_of
 
 V1 = "/api/v1"
@@ -42,10 +43,19 @@ def test_it_says_what_it_is(client: TestClient, uncased: Uncased) -> None:
     assert told["terms"] == TERMS
 
 
-def test_the_shipped_file_names_the_images_that_it_was_tested_on() -> None:
-    told = Engine(load(PHOTOS), PHOTOS, None).describe()
+def test_a_file_names_the_images_that_it_was_tested_on(tmp_path: Path) -> None:
+    tested = {"name": "ImageNet validation images", "images": 5000}
+    file = small_distilled(
+        tmp_path / "known.safetensors", top1={"student": 0.6, "teacher": 0.7}, tested_on=tested, teacher="resnet50"
+    )
+    told = Engine(load(file), "known", None).describe()
     assert told["quality"]["kind"] == "ImageNet validation images" and "5000 images" in told["quality"]["lines"][0]
-    assert "ImageNet" in told["terms"] and len(told["classes"]) == 1000
+
+
+def test_the_shipped_file_says_how_good_it_is() -> None:
+    told = Engine(load(PHOTOS), PHOTOS, None).describe()
+    assert "right for 6" in told["quality"]["lines"][0] and "ImageNet" in told["terms"]
+    assert len(told["classes"]) == 1000
 
 
 def test_whatever_needs_cases_is_not_there(client: TestClient) -> None:

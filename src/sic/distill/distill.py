@@ -118,17 +118,19 @@ def distill(
     if not machines.first:
         raise SystemExit(0)
     agreement = _agreement(learning, teaching, held_out) if teaching.classes and len(held_out) else None
-    top1 = grid = None
-    if examination is not None and learning.classifier is not None:
+    top1 = grid = tested_on = None
+    if test is not None and examination is not None and learning.classifier is not None:
         exact_arithmetic()
         box = teaching.to(module.device).classifier(GRAD_CAM)
         top1, grid = _examine(examination, learning.classifier, box, counting("pointing in grids"))
+        tested_on = {"name": f"images of {test.resolve().name}", "images": len(examination.labels)}
     origin: dict[str, Any] = {
         "teacher": f"{teacher} ({Path(weights).name})",
         "images": len(shown),
         "seen": module.seen + (0 if earlier is None else earlier.origin.get("seen", 0)),
         "agreement": agreement,
         "top1": top1,
+        "tested_on": tested_on,
         "grid_2x2": grid,
         "plan": asdict(plan),
         "terms": _joint_terms(weights, earlier),

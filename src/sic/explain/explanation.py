@@ -118,6 +118,8 @@ class Explanation:
     """The score with a probability of 50 %, where classes do not compete (see `sic.calibration`)."""
     promised: bool = False
     """Whether the promise of the model covers the answer (see `Model.promise`)."""
+    exclusive: bool = False
+    """Whether classes compete: probabilities are then a softmax of all scores and add up to 1."""
 
     @property
     def contrast(self) -> list[Difference]:

@@ -66,6 +66,7 @@ def read(explanation: Explanation) -> str:
             sentences += _class_sentences(explanation, explained)
         else:
             sentences += [*_other_method(explained, METHODS[explanation.method]), _where(explained.contributions.maps)]
+    sentences += _competition(explanation)
     sentences += _contrast_sentences(explanation)
     complete = METHODS[explanation.method].complete
     return " ".join([*sentences, _checked(explanation) if complete else _missing(explanation.residual)])
@@ -108,6 +109,18 @@ def _other_method(explained: ClassExplanation, kind: type[Classifier]) -> list[s
         adds = f"it adds {best.evidence:.2f} to {kind.evidence_for}"
         sentences.append(f"The {kind.support_noun} {_named(best)} contributes most: {adds}.")
     return sentences
+
+
+def _competition(explanation: Explanation) -> list[str]:
+    """How probabilities follow from scores, if these compete."""
+    others = {name: p for name, p in explanation.probabilities.items() if name != explanation.nearest}
+    if not explanation.exclusive or not others:
+        return []
+    second = max(others, key=lambda name: others[name])
+    return [
+        "Probabilities compare the scores of all classes (softmax), so no score alone is a yes: after "
+        f"{explanation.nearest} comes {second} ({percent(others[second])})."
+    ]
 
 
 def _named(case: SupportEvidence) -> str:

@@ -79,8 +79,8 @@ def verdict(explanation: Explanation, explained: ClassExplanation) -> str:
     # With a softmax, no score has a probability of 50 % whatever the others are.
     by_score = METHODS[explanation.method].by_similarity and explained.yes == (explained.logit >= explanation.threshold)
     score = "0" if explanation.threshold == 0 else f"{explanation.threshold:.2f}".replace("-", "−")
-    limit = score if by_score else "50 %"
-    return f"above {limit}: yes" if explained.yes else f"below {limit}: no"
+    what, limit = ("", score) if by_score else ("probability ", "50 %")
+    return f"{what}above {limit}: yes" if explained.yes else f"{what}below {limit}: no"
 
 
 def outside_pixels(explanation: Explanation, explained: ClassExplanation) -> float:

@@ -34,6 +34,9 @@ export const clearMessage = () => { byId("message").hidden = true; };
 /** The last part of an image's id: what fits below a small picture. */
 export const short = (id) => id.replace(/.*\//, "");
 
+/** A name that may be broken after its underscores; as text it stays what it is. */
+export const breakable = (name) => name.split(/(?<=_)/).flatMap((part, i) => (i ? [make("wbr"), part] : [part]));
+
 /** What an image shows in truth; several answers may be right. */
 export const truthWords = (names) => (names.length > 3 ? `any of ${names.length} classes` : names.join(", ") || "none of the classes");
 
@@ -42,7 +45,7 @@ export function qualityWords({ quality }) {
   if (!quality) return [make("p", { className: "soft", textContent: "No metrics are stored with this model." })];
   return [
     make("p", { textContent: `On ${quality.kind}:` }),
-    make("ul", {}, ...quality.lines.map((line) => make("li", { textContent: line }))),
+    make("ul", {}, ...quality.lines.map((line) => make("li", { textContent: line.replaceAll(" %", "\u00a0%") }))),
     quality.caution ? make("p", { className: "soft", textContent: quality.caution }) : "",
   ];
 }

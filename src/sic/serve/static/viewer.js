@@ -1,7 +1,7 @@
 // The page that shows one image, its answer and the reasons.
 
 import { explain, get, matches, model, share } from "/static/api.js";
-import { byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
+import { breakable, byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
 import { introduce } from "/static/introduction.js";
 import { pixels, scaleEnd } from "/static/maps.js";
 import { decode, difference, panel } from "/static/panel.js";
@@ -86,7 +86,7 @@ function listClasses() {
   byId("classes").replaceChildren(...visible.map(([name, probability]) => {
     const box = make("input", { type: "checkbox", checked: shown.includes(name), "aria-label": `Show ${name} beside the others`, "data-tick": name });
     box.addEventListener("change", () => choose(box.checked ? [...shown, name].slice(-MOST) : shown.filter((other) => other !== name), `[data-tick="${CSS.escape(name)}"]`));
-    const button = make("button", { type: "button", textContent: name, "data-name": name, "aria-pressed": String(shown.includes(name)) });
+    const button = make("button", { type: "button", "data-name": name, "aria-pressed": String(shown.includes(name)) }, ...breakable(name));
     button.addEventListener("click", () => choose([name], `[data-name="${CSS.escape(name)}"]`));
     const fill = make("span", { className: probability >= 0.5 ? "fill yes" : "fill" });
     const from = Math.min(described.floor, probability);  // no evidence, no bar
