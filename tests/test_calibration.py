@@ -9,7 +9,17 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from sic.calibration import CONFIDENCE, FEWEST, WRONG, Calibration, calibrated, needed_images, one_of_each, promised
+from sic.calibration import (
+    CONFIDENCE,
+    FEWEST,
+    OTHERS,
+    WRONG,
+    Calibration,
+    calibrated,
+    needed_images,
+    one_of_each,
+    promised,
+)
 
 
 def drawn(number: int, temperature: float, threshold: float, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -35,18 +45,23 @@ def test_against_scikit_learns_logistic_regression() -> None:
     assert found.threshold == pytest.approx(-theirs.intercept_[0] / theirs.coef_[0, 0], abs=1e-2)
 
 
-def test_the_answer_counts_as_much_as_all_other_classes() -> None:
+def test_the_answer_counts_more_than_all_other_classes() -> None:
     """Against scikit-learn with weights, and against all questions alike, where easy ones decide."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(10, (3000,), generator=generator)
     logits = torch.randn(3000, 10, generator=generator) - 6
     logits[torch.arange(3000), labels] += 5 + 3 * torch.randn(3000, generator=generator)
     truth = torch.nn.functional.one_hot(labels, 10).double()
-    weights = torch.full_like(logits, 1 / 9).scatter(1, logits.argmax(dim=1, keepdim=True), 1.0)
-    theirs = LogisticRegression(C=np.inf, tol=1e-10).fit(logits.reshape(-1, 1), truth.flatten(), weights.flatten())
+    weights = torch.full_like(logits, OTHERS / 9).scatter(1, logits.argmax(dim=1, keepdim=True), 1.0)
+    # Platt's targets are between 0 and 1: each question is asked twice, once with either answer.
+    yes, no = (weights * truth).sum(), (weights * (1 - truth)).sum()
+    wanted = torch.where(truth > 0, (yes + 1) / (yes + 2), 1 / (no + 2))
+    twice = torch.cat([weights * wanted, weights * (1 - wanted)]).flatten()
+    questions, answers = logits.flatten().repeat(2)[:, None], [1] * truth.numel() + [0] * truth.numel()
+    theirs = LogisticRegression(C=np.inf, tol=1e-10).fit(questions, answers, twice)
     found = calibrated(logits, truth, "bce", single=True)
-    assert found.temperature == pytest.approx(1 / theirs.coef_[0, 0], rel=2e-2)
-    assert found.threshold == pytest.approx(-theirs.intercept_[0] / theirs.coef_[0, 0], abs=5e-2)
+    assert found.temperature == pytest.approx(1 / theirs.coef_[0, 0], rel=1e-3)
+    assert found.threshold == pytest.approx(-theirs.intercept_[0] / theirs.coef_[0, 0], abs=1e-3)
     right = (logits.argmax(dim=1) == labels).double()
     top = logits.amax(dim=1, keepdim=True)
 

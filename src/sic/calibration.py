@@ -20,6 +20,9 @@ FEWEST = 20
 """Held-out images below which nothing is fitted."""
 HOTTEST = 20.0
 """Temperatures are between the inverse of this and this."""
+OTHERS = 0.1
+"""For single labels: how much all classes but the answer count in the fit, relative to the answer. Most of them are
+easy: if they counted as much, the probabilities of answers would become too extreme (benchmarks/calibration.py)."""
 WRONG, CONFIDENCE = 0.05, 0.95
 """The promise: with this confidence, at most this share of the answers is wrong."""
 SHARES = 10
@@ -112,8 +115,7 @@ def calibrated(
         logits: N×C.
         targets: N×C, 0 or 1; NaN where an image is unsure about a class.
         loss: Decides whether classes compete.
-        single: Whether an image has one label. Then the nearest class of an image, its answer, counts as much as all
-            the others together: most of those are easy, and would decide alone.
+        single: Whether an image has one label. Then the nearest class of an image, its answer, counts most (`OTHERS`).
         lowest: The logit of a class without evidence. The threshold stays above the middle between it and 0: no
             evidence must never be a yes.
 
@@ -129,7 +131,7 @@ def calibrated(
     counts = ~targets.isnan()
     weights = torch.ones_like(logits)
     if single and logits.shape[1] > 1:
-        weights = weights.div(logits.shape[1] - 1).scatter(1, logits.argmax(dim=1, keepdim=True), 1.0)
+        weights = weights.mul(OTHERS / (logits.shape[1] - 1)).scatter(1, logits.argmax(dim=1, keepdim=True), 1.0)
     temperature, threshold = _platt(*(part[counts].numpy() for part in (logits, targets, weights)))
     if lowest is not None:
         threshold = max(threshold, lowest / 2)

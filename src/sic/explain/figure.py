@@ -124,7 +124,7 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_title(
         f"{explained.name}: score {explained.logit:+.2f}, probability {percent(explained.probability)} "
-        f"({verdict(explanation, explained)})",
+        f"({verdict(explanation, explained).removeprefix('probability ')})",
         fontsize=10,
         loc="left",
     )
