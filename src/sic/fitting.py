@@ -21,6 +21,8 @@ from sic.supports import misplaced, support_names
 from sic.training import Fitted, Reporter, Settings, Silent, choose, recorded_settings, rival
 from sic.training.history import CHECKPOINTS, HISTORY
 
+NAMED = 5
+"""The most supports that a training warns of one by one."""
 RIVAL = ".photos"
 """Ends the name of the folder beside a model where its rival is until one of them is kept."""
 
@@ -227,19 +229,25 @@ def _figures(
 
 
 def doubtful_supports(model: Model, held_out: Predictions) -> list[str]:
-    """A sentence for each support that resembles another class more than its own: often an image with a wrong label."""
+    """A sentence for each support that resembles another class more than its own, the clearest first; at most `NAMED`,
+    then their number. Often such an image has a wrong label."""
     if held_out.latents is None:  # it is not about similarities
         return []
     strength = held_out.latents.norm(dim=1, keepdim=True) / model.config.temperature
     likeness = held_out.evidence / strength.clamp_min(1e-12)
     labels = [sample.labels[0] if len(sample.labels) == 1 else None for sample in held_out.samples]
     names = support_names(model.supports, model.classes)
+    doubtful = misplaced(likeness.T, held_out.owners.tolist(), labels)
     found = []
-    for each in misplaced(likeness.T, held_out.owners.tolist(), labels):
+    for each in sorted(doubtful, key=lambda each: each.own - each.theirs)[:NAMED]:
         name, source, other = names[each.support], model.supports[each.support].source, model.classes[each.other]
         found.append(
             f"{name} ({source}) resembles images of {other} more than those of its own class (mean likeness "
             f"{each.theirs:.0%} and {each.own:.0%}, validation images). Look at it; does it show the wrong thing? "
             f"{shlex.join(['sic', 'supports', str(model.folder), 'show', name])}"
+        )
+    if len(doubtful) > NAMED:
+        found.append(
+            f"So do {len(doubtful) - NAMED} more: {shlex.join(['sic', 'supports', str(model.folder), 'check'])}"
         )
     return found

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import sic
+from sic import fitting
 from sic.clinic import Clinic, Edit, Finding, pixels
 from sic.clinic import diagnostics as checks
 from sic.clinic.clinic import diagnose
@@ -76,7 +77,7 @@ def test_a_support_that_resembles_another_class_on_average(healthy: Examined, mo
     assert "it resembles training images of yellow more than those of its own class (" in found.sentence
 
 
-def test_training_warns_of_such_a_support(model: Path) -> None:
+def test_training_warns_of_such_a_support(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = sic.load(model)
     held_out = loaded.predictions(Clinic(model).examined.splits["validation"])
     assert not any(said.startswith("red") for said in doubtful_supports(loaded, held_out))
@@ -88,6 +89,11 @@ def test_training_warns_of_such_a_support(model: Path) -> None:
         f"red #1 ({loaded.supports[4].source}) resembles images of yellow more than those of its own"
     )
     assert said.endswith("show 'red #1'")
+    monkeypatch.setattr(fitting, "NAMED", 1)
+    with torch.no_grad():
+        loaded.sic.support_vectors[:] = loaded.sic.support_vectors[6]
+    *_, last = doubtful_supports(loaded, loaded.predictions_of(held_out.samples, held_out.latents))
+    assert last.startswith("So do 5 more: sic supports ") and last.endswith(" check")
 
 
 def test_supports_of_two_classes_that_coincide(healthy: Examined) -> None:
