@@ -60,11 +60,13 @@ def _figures(content: Distilled, file: Path) -> dict[str, Any]:
     if top1 is None:
         return {}
     try:
-        about = {} if tested is None else {"name": str(tested["name"]), "images": int(tested["images"])}
-        figures = {"accuracy": float(top1["student"]), "teacher_accuracy": float(top1["teacher"]), **about}
+        about: dict[str, Any] = {} if tested is None else {"name": str(tested["name"]), "images": int(tested["images"])}
+        shares = {"accuracy": float(top1["student"]), "teacher_accuracy": float(top1["teacher"])}
+        if not all(0 <= share <= 1 for share in shares.values()) or about.get("images", 0) < 0:
+            raise ValueError
     except (KeyError, TypeError, ValueError):
         raise SicError(f"What {file} says about its test is damaged; distil it again.") from None
-    return {"test": figures}
+    return {"test": shares | about}
 
 
 def class_names(number: int) -> list[str]:

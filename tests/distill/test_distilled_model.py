@@ -63,9 +63,15 @@ def test_it_states_how_good_it_is_and_its_terms(tmp_path: Path) -> None:
     named = small_distilled(tmp_path / "named.safetensors", **origin, tested_on={"name": "X-rays", "images": 50})
     tested = {"accuracy": 0.6, "teacher_accuracy": 0.7, "name": "X-rays", "images": 50}
     assert sic.load(named).config.figures["test"] == tested
-    damaged = small_distilled(tmp_path / "damaged.safetensors", **origin, tested_on={"name": "X-rays"})
-    with pytest.raises(SicError, match="says about its test is damaged"):
-        sic.load(damaged)
+    wrong: list[dict[str, object]] = [
+        {"tested_on": {"name": "X-rays"}},
+        {"tested_on": {"name": "X-rays", "images": -1}},
+        {"top1": {"student": float("nan"), "teacher": 0.7}},
+    ]
+    for change in wrong:
+        damaged = small_distilled(tmp_path / "damaged.safetensors", **{**origin, **change})
+        with pytest.raises(SicError, match="says about its test is damaged"):
+            sic.load(damaged)
     model.save(tmp_path / "copy")
     card = (tmp_path / "copy" / "README.md").read_text(encoding="utf-8")
     assert sic.load(tmp_path / "copy").config.figures == model.config.figures

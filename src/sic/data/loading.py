@@ -289,8 +289,8 @@ def load_pixels(
     shapes: list[tuple[int, int, int]] = []
     written = 0
     name = "pixels", preprocessing.resize, preprocessing.fit
-    look = Look(partial(_first_look, preprocessing), _encoded, _decoded, name)
-    loaded = looks([sample.path for sample in samples], look, workers, keep)
+    first = Look(partial(_first_look, preprocessing), _encoded, _decoded, name)
+    loaded = looks([sample.path for sample in samples], first, workers, keep)
     with cache.open("wb") as file:
         for done, (sample, look) in enumerate(zip(samples, loaded, strict=True), 1):
             if isinstance(look, str):
