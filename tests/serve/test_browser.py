@@ -223,7 +223,7 @@ def test_a_model_without_cases(browser: Any, uncased: Uncased, width: int) -> No
         visited.go("/")
         page.wait_for_selector("#quality li")
         start = page.locator("#about").inner_text()
-        assert "5 classes" in start and "no cases" in start and "60 %" in start and TERMS in start
+        assert "5 classes" in start and "no cases" in start and "60\u00a0%" in start and TERMS in start
         assert not page.locator("nav").is_visible() and not page.locator("#examples").is_visible()
         visited.upload()
         expected = uncased.model.explain(uncased.image)
