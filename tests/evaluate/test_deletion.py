@@ -90,6 +90,15 @@ def test_a_right_map_of_a_network_that_hardly_reacts_does_not_fail(number: int) 
     assert all(check.details["lag"] == 0 and check.details["lag_interval"] == [0, 0] for check in open_ended)
 
 
+def test_a_right_map_of_a_network_that_reacts_the_other_way_does_not_fail(
+    trained: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its score rises where the arithmetic for the whole image says that it falls."""
+    monkeypatch.setattr("sic.evaluate.deletion.scores_left", lambda *given: -scores_left(*given))
+    found = checked(trained, drawn_birds(16, 32, 0))
+    assert found.details["interval"][1] < 0 and found.verdict == "undecided"
+
+
 def test_one_image_decides_nothing(trained: Classifier) -> None:
     assert checked(trained, drawn_birds(1, 32, 0)).verdict == "undecided"
 

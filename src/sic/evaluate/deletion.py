@@ -24,11 +24,11 @@ def deletion(classifier: Classifier, images: Tensor, generator: torch.Generator)
     """Removing the top of the map lowers the score more than removing as many pixels at random.
 
     Paired comparisons over images, with 95 % intervals by Student's t. The *gain* is the fall of the score beyond the
-    mean of random removals. If it is above zero, the check passes; if it is below zero, the check fails; a random order
-    does so in 2.5 % of all cases each. Between, the *lag* decides (on up to 16 images): how much less the score falls
-    than by the contributions of the blocks in the linearised network (`Linearised`). A right map orders the blocks as
-    these do and has no lag, however the network reacts; the check fails if the lag is above zero. Otherwise it is
-    undecided: the scores do not tell this map from a random order.
+    mean of random removals. If it is above zero, the check passes; a random order does so in 2.5 % of all cases.
+    Otherwise the *lag* decides (on up to 16 images): how much less the score falls than by the contributions of the
+    blocks in the linearised network (`Linearised`). A right map orders the blocks as these do and has no lag, however
+    the network reacts; the check fails if the lag is above zero. Without a lag it is undecided: the scores do not tell
+    this map from a right one.
     """
     size = max(1, images.shape[-1] // BLOCKS)
     targets = torch.cat([predicted(classifier, batch) for batch in images.split(AT_ONCE)])
@@ -46,11 +46,11 @@ def deletion(classifier: Classifier, images: Tensor, generator: torch.Generator)
     flat, *flat_interval = interval(chance - left(_without_ties(uniform(maps), generator)))
     several = len(images) > 1
     lag: tuple[float, ...] | None = None
-    if several and low <= 0 <= high:
+    if several and low <= 0:
         few = zip(images[:REFERENCES], targets[:REFERENCES], strict=True)
         right = torch.stack([linear_contributions(classifier, *each, size) for each in few])
         lag = interval(own[:REFERENCES] - left(_without_ties(right, generator)))
-    wrong = several and (high < 0 or (lag is not None and lag[1] > 0))
+    wrong = lag is not None and lag[1] > 0
     return Check(
         "deletion",
         "removing the top of the map lowers the score more than removing random pixels",
