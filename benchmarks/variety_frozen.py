@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import probe
 import record
 import torch
 import torch.nn.functional as F
 from command import as_typed
 from torch import Tensor
 
-from sic.backbones import Backbone, create
+from sic.backbones import create
 from sic.backbones.distilled import PHOTOS
 from sic.backbones.weights import loader
 from sic.data import open as open_data
 from sic.data.images import Preprocessing
-from sic.data.loading import view_batches
 from sic.methods import SIC
 from sic.settings import RECIPES, RecipeName
 from sic.training.choose import choose
@@ -38,14 +38,6 @@ from sic.training.sic import SICTraining, latent_health
 HELD_OUT = 0.15
 WHEN: dict[str, RecipeName] = {"before": "tuned", "after": "frozen"}
 """The recipe whose projection is trained."""
-
-
-@torch.inference_mode()
-def embedded(network: Backbone, files: list[Path], view: Preprocessing) -> Tensor:
-    """Pooled features N×F."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    network = network.to(device).eval()
-    return torch.cat([network(batch).cpu() for batch in view_batches(files, view, 32, device)])
 
 
 @torch.no_grad()
@@ -88,7 +80,7 @@ def main() -> None:
             if not file.is_file():
                 folder.mkdir(parents=True, exist_ok=True)
                 files = [sample.path for sample in samples]
-                np.save(file, embedded(network, files, Preprocessing.of(settings)).numpy())
+                np.save(file, probe.features(network, files, Preprocessing.of(settings)))
             features[split] = torch.from_numpy(np.load(file))
             labels[split] = torch.tensor([sample.labels[0] for sample in samples])
     classifier = SIC(network.cpu(), len(data.classes), settings.supports_per_class * len(data.classes))

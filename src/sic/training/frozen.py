@@ -45,7 +45,7 @@ def fit_projection(
     targets = Targets(images.train.samples, module.classifier.classes)
     features = _embedded(module, images.train, targets, settings, workers, reporter)
     fit_features(module, features, targets[np.arange(len(features))], images.candidates, settings, reporter)
-    module.cpu().train()  # Lightning leaves it in the mode it is in
+    module.cpu()
 
 
 def fit_features(

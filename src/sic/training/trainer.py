@@ -111,6 +111,7 @@ def optimise(
     machines: Machines,
 ) -> None:
     """Train `module`: checkpoints of the last and of the best epoch are in `folder`. `resume` continues from them."""
+    module.train()  # Lightning keeps the mode that it finds
     settings = module.settings
     batches, embedded, validation = _loaded(module, data)
     replayed = machines.processes == 1 and worth_replaying(batches.images, settings.size)
