@@ -6,15 +6,17 @@
 `IMAGENET_VAL` holds a folder for each of the teacher's classes, in their order. Grids as in the B-cos papers: n×n
 photos of different classes, all answered confidently by every network, each photo in one grid. The figure is the share
 of the positive contributions to a class that lies in its cell. Smoothed maps are averaged over 15×15 pixels first.
+Figures of an earlier run that are not measured again, such as grids of another size, stay in the file.
 """
 
 import argparse
-import json
-import sys
 from pathlib import Path
 
+import record
 import torch
+from command import as_typed
 
+from sic.backbones.distilled import read_distilled
 from sic.backbones.weights import loader
 from sic.distill.examination import Examination
 from sic.distill.teacher import load_teacher
@@ -40,10 +42,8 @@ def main() -> None:
     teacher = load_teacher(options.teacher, loader(options.weights, options.teacher, "conventional")).to(device)
     if not teacher.classes:
         raise SystemExit(f"{options.weights} has no classifier.")
-    students: dict[str, Classifier] = {}
-    for each in options.student:
-        name, _, file = each.partition("=")
-        students[name] = load_distilled(Path(file), device)[0]
+    files = {name: Path(file) for name, _, file in (each.partition("=") for each in options.student)}
+    students: dict[str, Classifier] = {name: load_distilled(file, device)[0] for name, file in files.items()}
     posthoc = {
         "teacher_grad_cam": teacher.classifier(GRAD_CAM),
         "teacher_input_x_gradient": teacher.classifier(INPUT_X_GRADIENT),
@@ -52,7 +52,11 @@ def main() -> None:
     if options.limit:
         kept = torch.randperm(len(found.labels), generator=torch.Generator().manual_seed(0))[: options.limit]
         found = Examination(found.pixels[kept], found.labels[kept])
-    result: dict[str, object] = {"images": len(found.labels)}
+    result: dict[str, object] = {
+        "images": len(found.labels),
+        "images_seen": {name: read_distilled(file).origin["seen"] for name, file in files.items()},
+        "megabytes": round(sum(file.stat().st_size for file in files.values()) / 1e6, 1),
+    }
     usable = torch.ones(len(found.labels), dtype=torch.bool)
     for name, classifier in {"teacher": posthoc["teacher_grad_cam"], **students}.items():
         answers = found.answers(classifier)
@@ -60,10 +64,10 @@ def main() -> None:
         usable &= confident(answers, found.labels)
         print(name, result[name], flush=True)
     for side in map(int, options.sides.split(",")):
-        result[f"grid_{side}x{side}"] = found.point({**students, **posthoc}, usable, side=side, grids=options.grids)
-        print(side, result[f"grid_{side}x{side}"], flush=True)
-    result["command"] = " ".join(["python", "benchmarks/photos.py", *sys.argv[1:]])
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+        grid = found.point({**students, **posthoc}, usable, side=side, grids=options.grids)
+        result[f"grid_{side}x{side}"] = grid and {**grid, "command": as_typed()}
+        print(side, grid, flush=True)
+    record.add(options.out, {**result, "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU"})
 
 
 if __name__ == "__main__":

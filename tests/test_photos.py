@@ -28,8 +28,9 @@ def scenes(folder: Path, *, grey: bool = False, side: int = 120) -> Path:
     return folder
 
 
-def test_a_photograph_is_named_and_explained_without_training() -> None:
-    model = sic.load(PHOTOS)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_photograph_is_named_and_explained_without_training(name: str) -> None:
+    model = sic.load(name)
     photo = Image.fromarray(load_sample_image("china.jpg"))
     assert len(model.classes) == 1000
     probabilities = model.predict(photo).probabilities
@@ -37,11 +38,15 @@ def test_a_photograph_is_named_and_explained_without_training() -> None:
     assert abs(model.explain(photo).residual) < 1e-4
 
 
-def test_the_file_has_no_biases_and_states_its_origin() -> None:
-    content = read_distilled(SHIPPED[PHOTOS])
-    assert not [name for name in content.network if name.endswith(("bias", "running_mean"))]
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_file_has_no_biases_and_states_its_origin(name: str) -> None:
+    content = read_distilled(SHIPPED[name])
+    assert not [place for place in content.network if place.endswith(("bias", "running_mean"))]
     assert content.origin["seen"] > 1_000_000 and "ImageNet" in content.origin["terms"]
-    assert SHIPPED[PHOTOS].stat().st_size < 75e6
+
+
+def test_the_files_are_small_enough_for_a_package() -> None:
+    assert sum(file.stat().st_size for file in SHIPPED.values()) < 75e6
 
 
 def test_a_model_directory_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,7 +270,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
 
     Args:
         folder: The directory that `sic train` or `Model.save` wrote, or the file. Nothing else is needed. "photos" is
-            a classifier of ImageNet's 1,000 classes that comes with this package.
+            a classifier of ImageNet's 1,000 classes that comes with this package, "photos-small" a smaller one.
         device: Where to compute.
 
     Returns:

@@ -16,8 +16,9 @@ FORMAT = 1
 KEY = "sic-distilled"
 """Under which the description stands in the file's metadata."""
 PHOTOS = "photos"
-SHIPPED = {PHOTOS: Path(__file__).with_name("photos.safetensors")}
-"""Files that come with this package, by name."""
+PHOTOS_SMALL = "photos-small"
+SHIPPED = {name: Path(__file__).with_name(f"{name}.safetensors") for name in (PHOTOS, PHOTOS_SMALL)}
+"""Files that come with this package, by name: a ResNet50, and a network of half its layers."""
 NETWORK, HEAD = "network.", "head.weight"
 SCALE = ":scale"
 """Ends the name of the scales of a tensor that is stored in 8 bits."""

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.models import get_model_weights
 
-from sic.backbones.distilled import PHOTOS, SHIPPED, distilled_file, read_distilled
+from sic.backbones.distilled import SHIPPED, distilled_file, read_distilled
 from sic.backbones.download import fetch
 from sic.backbones.registry import TIMM
 from sic.errors import SicError
@@ -92,7 +92,7 @@ def check(weights: str, backbone: str, form: Form) -> None:
         if distilled_file(weights) is None and not Path(weights).is_file():
             raise SicError(
                 f"--weights {weights}: there is no such file or folder; give a sic model directory, a file of weights, "
-                f"or one of {', '.join([PHOTOS, *PUBLISHED])}."
+                f"or one of {', '.join([*SHIPPED, *PUBLISHED])}."
             )
     elif weights not in published(backbone, form):
         forms: tuple[Form, ...] = ("conventional",) if form == "conventional" else ("bcos", "bcosified")
