@@ -1,12 +1,15 @@
-"""Do the supports of a class differ? Fits on a frozen network with the published loss and with ours.
+"""Do the supports of a class differ, and does evidence lie on images of its class? Fits on a frozen network with the
+published loss and with ours.
 
-    python benchmarks/variety_frozen.py DATA [--weights photos] [--size 160] [--seeds 0,1,2] [--out FILE]
+    python benchmarks/variety_frozen.py DATA [--weights photos] [--size 160] [--seeds 0,1,2] [--misplaced 0,0.1]
 
 DATA has class folders in `train` and `test`. All images are embedded once; then every fit takes seconds. Before: the
-published loss and supports, as in the first stage of the recipe `tuned`. After: the recipe `frozen`. For test images,
-and for training images that the fit did not see (settings are chosen on those): accuracy, the median ratio of the
-weakest to the strongest evidence of a right answer (`variety`), how often the case that leads least is the strongest
-one (median over classes; 1/3 at most), the share of scores above 0, and the share of dead units.
+published loss and supports, as in the first stage of the recipe `tuned`. After: the recipe `frozen`, also with other
+weights of its penalty on misplaced evidence. For test images, and for training images that the fit did not see
+(settings are chosen on those): accuracy, the median ratio of the weakest to the strongest evidence of a right answer
+(`variety`), how often the case that leads least is the strongest one (median over classes; 1/3 at most), the share of
+scores above 0, the share of the evidence for a class that lies on the other images of a grid (`misplaced_4`: grids of
+2×2, `misplaced_9`: 3×3; from the features of single images), and the share of dead units.
 """
 
 import argparse
@@ -31,13 +34,12 @@ from sic.data.images import Preprocessing
 from sic.methods import SIC
 from sic.settings import RECIPES, RecipeName
 from sic.training.choose import choose
-from sic.training.frozen import fit_features
+from sic.training.frozen import fit_features, misplaced, random_grids
 from sic.training.history import Silent
 from sic.training.sic import SICTraining, latent_health
 
 HELD_OUT = 0.15
-WHEN: dict[str, RecipeName] = {"before": "tuned", "after": "frozen"}
-"""The recipe whose projection is trained."""
+GRIDS = 500
 
 
 @torch.no_grad()
@@ -51,7 +53,15 @@ def figures(classifier: SIC, features: Tensor, truth: Tensor) -> dict[str, float
     for label, values in zip(best[best == truth].tolist(), own, strict=True):
         leads[label, values.argmax()] += 1
     shares = (leads / leads.sum(dim=1, keepdim=True).clamp_min(1)).amin(dim=1)
+    elsewhere = {}
+    members = [(truth == label).nonzero()[:, 0].numpy() for label in range(classifier.classes)]
+    for images in (4, 9):
+        rows, shown = random_grids(members, np.random.default_rng(0), GRIDS, images)
+        parts = classifier.evidence_by_part(features[rows], classifier.support_vectors).flatten(0, 1)
+        found = (classifier.logits(parts) - classifier.bias).unflatten(0, shown.shape)
+        elsewhere[f"misplaced_{images}"] = misplaced(found, shown).item()
     return {
+        **elsewhere,
         "accuracy": (best == truth).float().mean().item(),
         "variety": ratios.median().item(),
         "least_leading": shares.median().item(),
@@ -65,6 +75,7 @@ def main() -> None:
     parser.add_argument("--weights", default=PHOTOS)
     parser.add_argument("--size", type=int, default=160)
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--misplaced", help="weights of that penalty to try")
     parser.add_argument("--features", type=Path, help="keep features in this folder, to use them again")
     parser.add_argument("--out", type=Path, default=Path("results/variety.json"))
     options = parser.parse_args()
@@ -84,14 +95,21 @@ def main() -> None:
             features[split] = torch.from_numpy(np.load(file))
             labels[split] = torch.tensor([sample.labels[0] for sample in samples])
     classifier = SIC(network.cpu(), len(data.classes), settings.supports_per_class * len(data.classes))
-    found: dict[str, Any] = {"command": as_typed(), "seeds": options.seeds, "before": [], "after": []}
+    tried = [float(weight) for weight in options.misplaced.split(",")] if options.misplaced else []
+    ways: dict[str, tuple[RecipeName, float]] = {
+        "before": ("tuned", RECIPES["tuned"].misplaced),
+        "after": ("frozen", RECIPES["frozen"].misplaced),
+        **{f"misplaced {weight:g}": ("frozen", weight) for weight in tried},
+    }
+    found: dict[str, Any] = {"command": as_typed(), "seeds": options.seeds, **{name: [] for name in ways}}
     for seed in map(int, options.seeds.split(",")):
         order = np.random.default_rng(seed).permutation(len(features["train"]))
         number = round(HELD_OUT * len(order))
         held_out, shown = np.sort(order[:number]), np.sort(order[number:])
         own = labels["train"][shown]
         candidates = {label: (own == label).nonzero()[:, 0].tolist() for label in range(len(data.classes))}
-        for when, recipe in WHEN.items():
+        for when, (recipe, weight) in ways.items():
+            RECIPES[recipe] = replace(RECIPES[recipe], misplaced=weight)
             how = RECIPES[recipe].inference_supports
             chosen = replace(settings, seed=seed, recipe=recipe, inference_supports=how)
             module = SICTraining(classifier, chosen, candidates, multi_label=False)

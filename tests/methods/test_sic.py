@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sic import backbones
-from sic.bcos import BatchNormUncentred2d, BcosConv2d, BcosLinear
+from sic.bcos import BatchNormUncentred2d, BcosConv2d, BcosLinear, explaining
 from sic.methods import SIC, Contributions
 from tests.models import norms_take_the_next_batch
 
@@ -158,6 +158,24 @@ def test_parts_add_up_to_the_logit(backbone: str, dtype: torch.dtype) -> None:
         assert ((explained.constant - model.bias).abs() > 1e-3).all()
     else:
         torch.testing.assert_close(explained.constant, torch.full_like(explained.constant, model.bias))
+
+
+@pytest.mark.parametrize("b", [1.5, 2])
+def test_evidence_by_part_is_that_of_the_network_frozen_by_hand(b: float) -> None:
+    model = build(b=b)
+    parts = model.encoder.pooled(photos(12, torch.double)).detach().view(3, 4, -1) - 0.2
+    vectors = model.support_vectors
+    found = model.evidence_by_part(parts, vectors)
+    with torch.no_grad():
+        whole = model.encoder.project(parts.mean(dim=1))
+        torch.testing.assert_close(found.sum(dim=1), model.evidence(whole))
+    for image in range(3):
+        leaf = parts[image].clone().requires_grad_()
+        with explaining():
+            evidence = model.evidence(model.encoder.project(leaf.mean(dim=0, keepdim=True)))[0]
+        for support, value in enumerate(evidence):
+            [gradient] = torch.autograd.grad(value, leaf, retain_graph=True)
+            torch.testing.assert_close(found[image, :, support], (gradient * leaf).sum(dim=1))
 
 
 @pytest.mark.parametrize("backbone", ["resnet_tiny", "vit_small"])

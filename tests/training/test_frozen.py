@@ -19,7 +19,7 @@ from sic.model import Model
 from sic.settings import RECIPES, RecipeName
 from sic.training.base import Validity
 from sic.training.batches import Batch
-from sic.training.frozen import ALIKE, fit_features, sameness
+from sic.training.frozen import ALIKE, IN_A_GRID, fit_features, misplaced, random_grids, sameness
 from sic.training.history import Silent
 from sic.training.sic import SICTraining
 from tests.models import small_settings
@@ -93,6 +93,50 @@ def test_sameness_of_the_images_of_a_class_by_hand() -> None:
     assert float(sameness(latents[:, :1], 2)) == 0
 
 
+def test_misplaced_evidence_by_hand() -> None:
+    # Two images, of the classes 2 and 0. Class 2: 3 on its own image, 1 on the other. Class 0: nothing but negative
+    # evidence on the other image.
+    evidence = torch.tensor([[[-1.0, 9.0, 3.0], [2.0, 9.0, 1.0]]])
+    assert float(misplaced(evidence, torch.tensor([[2, 0]]))) == pytest.approx((1 / 4 + 0) / 2)
+    assert float(misplaced(-evidence.abs(), torch.tensor([[2, 0]]))) == 1
+
+
+@pytest.mark.parametrize("classes", [2, 12])
+def test_grids_show_images_of_different_classes(classes: int) -> None:
+    members = [np.arange(20 * label, 20 * label + 1 + label) for label in range(classes)]
+    rows, shown = random_grids(members, np.random.default_rng(0), 200)
+    assert rows.shape == shown.shape == (200, min(classes, IN_A_GRID))
+    assert torch.equal(rows // 20, shown) and all(len(set(row)) == len(row) for row in shown.tolist())
+    assert set(rows.flatten().tolist()) == set(np.concatenate(members).tolist())
+
+
+def test_the_penalty_moves_evidence_to_images_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes that share most of their features, and features of their own."""
+    torch.manual_seed(0)
+    backbone = create("resnet_tiny", "bcosified")
+    labels = torch.arange(120) // 30
+    own = torch.zeros(4, backbone.features).scatter_(1, torch.arange(8).view(4, 2), 1.0)
+    features = torch.rand(backbone.features) + own[labels] + 0.6 * torch.rand(120, backbone.features)
+    members = [(labels == label).nonzero()[:, 0].numpy() for label in range(4)]
+    rows, shown = random_grids(members, np.random.default_rng(1))
+
+    def fitted(weight: float) -> tuple[float, float]:
+        """The share of misplaced evidence, and the accuracy."""
+        monkeypatch.setitem(RECIPES, "frozen", replace(RECIPES["frozen"], misplaced=weight))
+        chosen = small_settings(form="bcosified", recipe="frozen", lr=1e-3, batch_size=64)
+        classifier = SIC(backbone, 4, 12, latent=32)
+        candidates = {label: rows.tolist() for label, rows in enumerate(members)}
+        module = SICTraining(classifier, chosen, candidates, False)
+        fit_features(module, features, torch.eye(4)[labels], candidates, chosen, Silent())
+        with torch.no_grad():
+            answers = classifier.logits(classifier.evidence(classifier.encoder.project(features))).argmax(dim=1)
+            found = classifier.evidence_by_part(features[rows], classifier.support_vectors).unflatten(2, (4, 3))
+        return float(misplaced(found.sum(dim=3), shown)), float((answers == labels).float().mean())
+
+    (without, _), (with_penalty, right) = fitted(0), fitted(0.1)
+    assert right == 1 and with_penalty < without / 2
+
+
 def test_the_penalty_keeps_the_cases_of_a_class_apart() -> None:
     """Classes of three kinds of images each. The first stage of `tuned` has no penalty."""
     torch.manual_seed(0)
@@ -144,7 +188,7 @@ def test_fine_tuning_starts_from_the_projection(
     photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A very small learning rate leaves projection and T of a frozen fit with the published loss."""
-    monkeypatch.setitem(RECIPES, "frozen", replace(RECIPES["frozen"], own_evidence=6.0, apart=0.0))
+    monkeypatch.setitem(RECIPES, "frozen", replace(RECIPES["frozen"], own_evidence=6.0, apart=0.0, misplaced=0.0))
     alone = sic.fit(photos, tmp_path / "frozen", weights=str(weights), workers=0)
     tuned = sic.fit(photos, tmp_path / "tuned", weights=str(weights), lr=1e-9, **TUNED)  # type: ignore[arg-type]
     assert tuned.config.temperature == alone.config.temperature

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from sic.backbones import Backbone
@@ -71,6 +72,24 @@ class SIC(Comparing):
         """`sim(f⁺, v) / T`, N×S."""
         return bcos_similarity(latents, self.support_vectors if vectors is None else vectors, self.b) / self.temperature
 
+    def evidence_by_part(self, parts: Tensor, vectors: Tensor) -> Tensor:
+        """Split the evidence for images that consist of n equal parts, such as the images of a grid.
+
+        Args:
+            parts: Pooled features of the parts, N×n×F; those of the whole image are their mean.
+            vectors: Latents of the supports, S×d.
+
+        Returns:
+            N×n×S. The sum over the parts is the `evidence` for the whole image: the contributions to it, added up over
+            the pixels of each part, if the network computes the same features for a part in a whole and by itself.
+        """
+        directions, whole = self.encoder.projection.scaled_weight(), parts.mean(dim=1)
+        latents = self.encoder.project(whole)
+        gains = latents / _nonzero(whole @ directions.T)
+        shares = (parts @ directions.T) * gains[:, None] / parts.shape[1]
+        gains = self.evidence(latents, vectors) / _nonzero(latents @ vectors.T)
+        return (shares @ vectors.T) * gains[:, None]
+
     def logits(self, evidence: Tensor, classes: Tensor | None = None) -> Tensor:
         """N×S evidence → N×C logits: the bias plus each class's own evidence."""
         classes = self.support_classes if classes is None else classes
@@ -108,6 +127,11 @@ class SIC(Comparing):
     def evidence_of(self, supports: Tensor) -> Outputs:
         """Latents → the evidence of supports (indices, N or N×K)."""
         return lambda latents: self.evidence(latents).gather(1, as_columns(supports))
+
+
+def _nonzero(values: Tensor) -> Tensor:
+    """The same values, with 1 in the place of 0."""
+    return torch.where(values == 0, 1, values)
 
 
 class AnsweredSIC(Answered):
