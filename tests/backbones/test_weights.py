@@ -288,7 +288,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, suffix: str, damage: str) -> No
 def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
     where = str(tmp_path / name)
     assert refusal(lambda: loader(where, "resnet18", "bcos")).startswith(f"--weights {where}: there is no such file")
-    assert refusal(lambda: check(where, "resnet18", "bcos")).endswith("or one of photos, imagenet, imagenet-long.")
+    assert refusal(lambda: check(where, "resnet18", "bcos")).endswith(
+        "or one of photos, photos-small, imagenet, imagenet-long."
+    )
     if name:
         assert refusal(lambda: read_state(tmp_path / name)).startswith(f"{where} cannot be read as weights (")
 
