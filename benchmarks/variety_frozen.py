@@ -32,14 +32,16 @@ from sic.backbones.weights import loader
 from sic.data import open as open_data
 from sic.data.images import Preprocessing
 from sic.methods import SIC
-from sic.settings import RECIPES, RecipeName
+from sic.settings import RECIPES
 from sic.training.choose import choose
-from sic.training.frozen import fit_features, misplaced, random_grids
+from sic.training.frozen import fit_features
 from sic.training.history import Silent
+from sic.training.penalties import misplaced_evidence, random_grids
 from sic.training.sic import SICTraining, latent_health
 
 HELD_OUT = 0.15
 GRIDS = 500
+RECIPE = RECIPES["frozen"]
 
 
 @torch.no_grad()
@@ -53,13 +55,13 @@ def figures(classifier: SIC, features: Tensor, truth: Tensor) -> dict[str, float
     for label, values in zip(best[best == truth].tolist(), own, strict=True):
         leads[label, values.argmax()] += 1
     shares = (leads / leads.sum(dim=1, keepdim=True).clamp_min(1)).amin(dim=1)
-    elsewhere = {}
+    elsewhere, targets = {}, F.one_hot(truth, classifier.classes).float()
     members = [(truth == label).nonzero()[:, 0].numpy() for label in range(classifier.classes)]
     for images in (4, 9):
-        rows, shown = random_grids(members, np.random.default_rng(0), GRIDS, images)
-        parts = classifier.evidence_by_part(features[rows], classifier.support_vectors).flatten(0, 1)
-        found = (classifier.logits(parts) - classifier.bias).unflatten(0, shown.shape)
-        elsewhere[f"misplaced_{images}"] = misplaced(found, shown).item()
+        rows = random_grids(members, np.random.default_rng(0), GRIDS, images)
+        supports = classifier.support_vectors, classifier.support_classes
+        found = misplaced_evidence(classifier, features[rows], targets[rows], *supports)
+        elsewhere[f"misplaced_{images}"] = found.item()
     return {
         **elsewhere,
         "accuracy": (best == truth).float().mean().item(),
@@ -96,10 +98,10 @@ def main() -> None:
             labels[split] = torch.tensor([sample.labels[0] for sample in samples])
     classifier = SIC(network.cpu(), len(data.classes), settings.supports_per_class * len(data.classes))
     tried = [float(weight) for weight in options.misplaced.split(",")] if options.misplaced else []
-    ways: dict[str, tuple[RecipeName, float]] = {
-        "before": ("tuned", RECIPES["tuned"].misplaced),
-        "after": ("frozen", RECIPES["frozen"].misplaced),
-        **{f"misplaced {weight:g}": ("frozen", weight) for weight in tried},
+    ways = {
+        "before": replace(RECIPE, inference_supports="nearest", own_evidence=6.0, apart=0.0, misplaced=0.0),
+        "after": RECIPE,
+        **{f"misplaced {weight:g}": replace(RECIPE, misplaced=weight) for weight in tried},
     }
     found: dict[str, Any] = {"command": as_typed(), "seeds": options.seeds, **{name: [] for name in ways}}
     for seed in map(int, options.seeds.split(",")):
@@ -108,10 +110,9 @@ def main() -> None:
         held_out, shown = np.sort(order[:number]), np.sort(order[number:])
         own = labels["train"][shown]
         candidates = {label: (own == label).nonzero()[:, 0].tolist() for label in range(len(data.classes))}
-        for when, (recipe, weight) in ways.items():
-            RECIPES[recipe] = replace(RECIPES[recipe], misplaced=weight)
-            how = RECIPES[recipe].inference_supports
-            chosen = replace(settings, seed=seed, recipe=recipe, inference_supports=how)
+        for when, recipe in ways.items():
+            RECIPES["frozen"] = recipe
+            chosen = replace(settings, seed=seed, inference_supports=recipe.inference_supports)
             module = SICTraining(classifier, chosen, candidates, multi_label=False)
             targets = F.one_hot(own, len(data.classes)).float()
             fit_features(module, features["train"][shown], targets, candidates, chosen, Silent())

@@ -53,9 +53,30 @@ class Recipe:
     own_evidence: float = 6.0
     """With `projection_first`: T is chosen so that the evidence of a class for its own images has this sum at first."""
     apart: float = 0.0
-    """With `projection_first`: weight of the penalty on images of a class that are much alike."""
+    """Weight of the penalty on images of a class that are much alike."""
     misplaced: float = 0.0
-    """With `projection_first`: weight of the penalty on evidence for a class that lies on images of other classes."""
+    """Weight of the penalty on evidence for a class that lies on images of other classes."""
+
+
+def _from_projection(lr: float, batch_size: int, clip: float | None, augmentation: Augmentation) -> Recipe:
+    """A recipe for pretrained B-cos networks.
+
+    The published loss alone makes the images of a class one point, and then all of its cases say the same (see
+    results/matches.json, variety). Evidence for a class then lies on images of other classes, too; see
+    results/misplaced.json and results/tuned.json.
+    """
+    return Recipe(
+        lr,
+        batch_size,
+        guided=False,
+        clip=clip,
+        augmentation=augmentation,
+        projection_first=True,
+        inference_supports="varied",
+        own_evidence=12.0,
+        apart=0.03,
+        misplaced=0.1,
+    )
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -66,23 +87,9 @@ RECIPES: dict[RecipeName, Recipe] = {
     # For a conventional network that becomes a B-cos network during training; see results/bcosified.
     "bcosify": Recipe(3e-4, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4),
     # For pretrained B-cos networks that stay as they are: only the projection is trained, in seconds.
-    # The published loss alone makes the images of a class one point, and then all of its cases say the same; see
-    # results/matches.json, variety.
-    "frozen": Recipe(
-        1e-3,
-        256,
-        guided=False,
-        clip=None,
-        augmentation="none",
-        projection_first=True,
-        inference_supports="varied",
-        own_evidence=12.0,
-        apart=0.03,
-        misplaced=0.1,
-    ),
-    # The projection first with the published loss, then the whole network; the better of the two models is kept. See
-    # results/pets.json.
-    "tuned": Recipe(1e-4, 32, guided=False, clip=1.0, augmentation="photo", projection_first=True),
+    "frozen": _from_projection(1e-3, 256, clip=None, augmentation="none"),
+    # The projection first, then the whole network; the better of the two models is kept. See results/pets.json.
+    "tuned": _from_projection(1e-4, 32, clip=1.0, augmentation="photo"),
 }
 
 

@@ -16,11 +16,12 @@ from sic.backbones.distilled import Distilled, read_distilled
 from sic.errors import SicError
 from sic.methods import SIC
 from sic.model import Model
-from sic.settings import RECIPES, RecipeName
+from sic.settings import RECIPES
 from sic.training.base import Validity
 from sic.training.batches import Batch
-from sic.training.frozen import ALIKE, IN_A_GRID, fit_features, misplaced, random_grids, sameness
+from sic.training.frozen import fit_features
 from sic.training.history import Silent
+from sic.training.penalties import misplaced_evidence, random_grids
 from sic.training.sic import SICTraining
 from tests.models import small_settings
 
@@ -84,32 +85,6 @@ def test_evidence_for_the_own_class_starts_at_a_useful_size(photos: Path, frozen
     assert 0.5 < own < 1 and all(value <= own for value in prediction.probabilities.values())
 
 
-def test_sameness_of_the_images_of_a_class_by_hand() -> None:
-    one, other, between = [3.0, 0.0], [0.0, 2.0], [1.0, 1.0]
-    latents = torch.tensor([[one, one, other], [between, one, other]])
-    # Likeness 1, 0, 0 in the first class, 0.5, 0.5, 0 in the second.
-    assert float(sameness(latents, 2)) == pytest.approx((1 - ALIKE) / 6)
-    assert float(sameness(latents, 1)) == pytest.approx((1 - ALIKE + 2 * max(0.5**0.5 - ALIKE, 0)) / 6)
-    assert float(sameness(latents[:, :1], 2)) == 0
-
-
-def test_misplaced_evidence_by_hand() -> None:
-    # Two images, of the classes 2 and 0. Class 2: 3 on its own image, 1 on the other. Class 0: nothing but negative
-    # evidence on the other image.
-    evidence = torch.tensor([[[-1.0, 9.0, 3.0], [2.0, 9.0, 1.0]]])
-    assert float(misplaced(evidence, torch.tensor([[2, 0]]))) == pytest.approx((1 / 4 + 0) / 2)
-    assert float(misplaced(-evidence.abs(), torch.tensor([[2, 0]]))) == 1
-
-
-@pytest.mark.parametrize("classes", [2, 12])
-def test_grids_show_images_of_different_classes(classes: int) -> None:
-    members = [np.arange(20 * label, 20 * label + 1 + label) for label in range(classes)]
-    rows, shown = random_grids(members, np.random.default_rng(0), 200)
-    assert rows.shape == shown.shape == (200, min(classes, IN_A_GRID))
-    assert torch.equal(rows // 20, shown) and all(len(set(row)) == len(row) for row in shown.tolist())
-    assert set(rows.flatten().tolist()) == set(np.concatenate(members).tolist())
-
-
 def test_the_penalty_moves_evidence_to_images_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """Classes that share most of their features, and features of their own."""
     torch.manual_seed(0)
@@ -118,7 +93,7 @@ def test_the_penalty_moves_evidence_to_images_of_its_class(monkeypatch: pytest.M
     own = torch.zeros(4, backbone.features).scatter_(1, torch.arange(8).view(4, 2), 1.0)
     features = torch.rand(backbone.features) + own[labels] + 0.6 * torch.rand(120, backbone.features)
     members = [(labels == label).nonzero()[:, 0].numpy() for label in range(4)]
-    rows, shown = random_grids(members, np.random.default_rng(1))
+    rows, targets = random_grids(members, np.random.default_rng(1)), torch.eye(4)[labels]
 
     def fitted(weight: float) -> tuple[float, float]:
         """The share of misplaced evidence, and the accuracy."""
@@ -127,18 +102,19 @@ def test_the_penalty_moves_evidence_to_images_of_its_class(monkeypatch: pytest.M
         classifier = SIC(backbone, 4, 12, latent=32)
         candidates = {label: rows.tolist() for label, rows in enumerate(members)}
         module = SICTraining(classifier, chosen, candidates, False)
-        fit_features(module, features, torch.eye(4)[labels], candidates, chosen, Silent())
+        fit_features(module, features, targets, candidates, chosen, Silent())
         with torch.no_grad():
             answers = classifier.logits(classifier.evidence(classifier.encoder.project(features))).argmax(dim=1)
-            found = classifier.evidence_by_part(features[rows], classifier.support_vectors).unflatten(2, (4, 3))
-        return float(misplaced(found.sum(dim=3), shown)), float((answers == labels).float().mean())
+            supports = classifier.support_vectors, classifier.support_classes
+            found = misplaced_evidence(classifier, features[rows], targets[rows], *supports)
+        return float(found), float((answers == labels).float().mean())
 
     (without, _), (with_penalty, right) = fitted(0), fitted(0.1)
     assert right == 1 and with_penalty < without / 2
 
 
-def test_the_penalty_keeps_the_cases_of_a_class_apart() -> None:
-    """Classes of three kinds of images each. The first stage of `tuned` has no penalty."""
+def test_the_penalty_keeps_the_cases_of_a_class_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes of three kinds of images each."""
     torch.manual_seed(0)
     backbone = create("resnet_tiny", "bcosified")
     labels, kinds = torch.arange(90) // 30, torch.arange(90) % 3
@@ -146,9 +122,10 @@ def test_the_penalty_keeps_the_cases_of_a_class_apart() -> None:
     features = (middle + offset)[labels, kinds] + 0.1 * torch.rand(90, backbone.features)
     candidates = {label: (labels == label).nonzero()[:, 0].tolist() for label in range(3)}
 
-    def fitted(recipe: RecipeName) -> tuple[float, float]:
+    def fitted(**penalty: float) -> tuple[float, float]:
         """The likeness of the cases of a class, and the accuracy."""
-        chosen = small_settings(form="bcosified", recipe=recipe, lr=1e-3, batch_size=64)
+        monkeypatch.setitem(RECIPES, "frozen", replace(RECIPES["frozen"], **penalty))
+        chosen = small_settings(form="bcosified", recipe="frozen", lr=1e-3, batch_size=64)
         classifier = SIC(backbone, 3, 9, latent=32)
         module = SICTraining(classifier, chosen, candidates, False)
         fit_features(module, features, torch.eye(3)[labels], candidates, chosen, Silent())
@@ -157,8 +134,7 @@ def test_the_penalty_keeps_the_cases_of_a_class_apart() -> None:
             answers = classifier.logits(classifier.evidence(classifier.encoder.project(features))).argmax(dim=1)
         return float((vectors @ vectors.transpose(1, 2)).square().mean()), float((answers == labels).float().mean())
 
-    apart, right = fitted("frozen")
-    together, _ = fitted("tuned")
+    (apart, right), (together, _) = fitted(), fitted(own_evidence=6.0, apart=0.0, misplaced=0.0)
     assert right == 1 and apart < together - 0.05
 
 
@@ -184,11 +160,8 @@ def test_what_does_not_go_together(
 TUNED = {"recipe": "tuned", "epochs": 2, "augmentation": "none", "workers": 0}
 
 
-def test_fine_tuning_starts_from_the_projection(
-    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A very small learning rate leaves projection and T of a frozen fit with the published loss."""
-    monkeypatch.setitem(RECIPES, "frozen", replace(RECIPES["frozen"], own_evidence=6.0, apart=0.0, misplaced=0.0))
+def test_fine_tuning_starts_from_the_projection(photos: Path, weights: Path, tmp_path: Path) -> None:
+    """A very small learning rate leaves projection and T of a frozen fit."""
     alone = sic.fit(photos, tmp_path / "frozen", weights=str(weights), workers=0)
     tuned = sic.fit(photos, tmp_path / "tuned", weights=str(weights), lr=1e-9, **TUNED)  # type: ignore[arg-type]
     assert tuned.config.temperature == alone.config.temperature

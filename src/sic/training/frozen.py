@@ -4,12 +4,10 @@ Each latent unit starts as the direction from the mean training image to one tra
 negative for most images, because pooled features share a large mean: their units would be dead from the start.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from sic.bcos import bcos_similarity
@@ -22,6 +20,7 @@ from sic.training.base import Candidates
 from sic.training.batches import Views, view_loader
 from sic.training.data import Images, TrainingData
 from sic.training.history import Reporter
+from sic.training.penalties import misplaced_evidence, random_grids, sameness
 from sic.training.sic import SICTraining
 
 STEPS = 1000
@@ -31,12 +30,6 @@ PASSES = 80
 LONG = 3000
 """Steps beyond which `FEWER_PASSES` are enough."""
 FEWER_PASSES = 20
-ALIKE = 0.6
-"""Likeness of two images of a class up to which there is no penalty."""
-GRIDS = 64
-"""Grids of images in a step."""
-IN_A_GRID = 9
-"""Most images in a grid, all of different classes."""
 
 
 def fit_projection(
@@ -147,11 +140,11 @@ def _optimise(
         evidence = classifier.evidence(latents[: len(queries)], vectors)
         loss = module.loss(classifier.logits(evidence, classes), targets[queries])
         if recipe.apart:
-            loss = loss + recipe.apart * sameness(vectors.view(len(members), number, -1), classifier.b)
+            loss = loss + recipe.apart * sameness(vectors, classes, classifier.b)
         if recipe.misplaced and len(members) > 1:
-            rows, shown = random_grids(members, rng)
-            found = classifier.evidence_by_part(features[rows], vectors).view(*shown.shape, len(members), number)
-            loss = loss + recipe.misplaced * misplaced(found.sum(dim=3), shown.to(module.device))
+            rows = random_grids(members, rng)
+            elsewhere = misplaced_evidence(classifier, features[rows], targets[rows], vectors, classes)
+            loss = loss + recipe.misplaced * elsewhere
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -160,55 +153,3 @@ def _optimise(
             if not bool(loss.isfinite()):
                 raise SicError(f"The loss became NaN or infinite; try a lower --lr (it was {settings.lr:g}).")
             reporter.advance("training", step + 1, steps, f"loss {loss.item():.3f}")
-
-
-def random_grids(
-    members: Sequence[np.ndarray], rng: np.random.Generator, number: int = GRIDS, images: int = IN_A_GRID
-) -> tuple[Tensor, Tensor]:
-    """Random images of different classes for some grids.
-
-    Args:
-        members: The images of each class.
-        rng: Source of randomness.
-        number: The number of grids.
-        images: Images in a grid, if there are so many classes.
-
-    Returns:
-        The images of each grid, number×images, and their classes, number×images.
-    """
-    classes = rng.random((number, len(members))).argsort(axis=1)[:, :images]
-    counts = np.array([len(each) for each in members])
-    first = np.concatenate([[0], counts.cumsum()[:-1]])
-    places = first[classes] + (rng.random(classes.shape) * counts[classes]).astype(int)
-    return torch.from_numpy(np.concatenate(members)[places]), torch.from_numpy(classes)
-
-
-def misplaced(evidence: Tensor, classes: Tensor) -> Tensor:
-    """Share of the positive evidence for a class that lies on the other images of a grid, on average.
-
-    Args:
-        evidence: N×n×C, for every class on each of the n images.
-        classes: N×n, the classes of the images.
-
-    Returns:
-        A number from 0 to 1.
-    """
-    wanted = classes[:, None].expand(-1, classes.shape[1], -1)
-    found = evidence.relu().gather(2, wanted)  # N×n×n: on an image, for the class of each image
-    return 1 - (found.diagonal(dim1=1, dim2=2) / found.sum(dim=1).clamp_min(1e-12)).mean()
-
-
-def sameness(latents: Tensor, b: float) -> Tensor:
-    """How much more alike than `ALIKE` two images of a class are, on average.
-
-    Args:
-        latents: C×K×d, K images of every class.
-        b: The exponent of the likeness, `|cos|^B`.
-
-    Returns:
-        A number from 0 to 1 - `ALIKE`; 0 for single images.
-    """
-    directions = F.normalize(latents, dim=2)
-    first, second = torch.triu_indices(latents.shape[1], latents.shape[1], 1, device=latents.device)
-    likeness = (directions[:, first] * directions[:, second]).sum(dim=2).abs() ** b
-    return (likeness - ALIKE).relu().sum() / max(likeness.numel(), 1)

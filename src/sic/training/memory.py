@@ -11,7 +11,7 @@ from sic.training.base import Training
 from sic.training.history import Reporter
 
 GB = 1e9
-ACTIVATIONS = 1.5 * GB
+ACTIVATIONS = 1.2 * GB
 """For the activations of a step. Whole batches that need less are not split."""
 FEWEST = 4
 """Images in a part: batch norms need some to compute statistics of."""

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from sic.bcos import BcosLinear
 from sic.methods import SIC
+from sic.settings import RECIPES
 from sic.training.base import Candidates, near_chance, softmax_loss
 from sic.training.batches import Batch
 from sic.training.comparing import ComparingTraining
+from sic.training.penalties import misplaced_evidence, random_grids, sameness
 
 
 @dataclass
@@ -156,25 +158,48 @@ class SICTraining(ComparingTraining):
         with torch.autocast(self.device.type, enabled=False):
             pooled = self.whole(pooled.float(), batch)
             latents = classifier.encoder.project(pooled)
-            logits = self.compared(latents, batch) if self.bank is None else self.recalled(latents, batch, self.bank)
+            logits, supports = self.recalled(latents, batch) if self.bank else self.compared(latents, batch)
             loss = self.loss(logits, batch.targets)
             if self.guide is not None:
                 # Fades over the second half, so that what is optimised in the end is the method's own loss.
                 strength = min(1.0, 2 * (1 - self.global_step / self.total_steps))
                 loss = loss + strength * self.guide(pooled, logits, batch.targets, batch.support_targets)
+            loss = loss + self.penalty(pooled[: len(batch.targets)], batch.targets, *supports)
         return self.noted(loss, index)
 
-    def compared(self, latents: Tensor, batch: Batch) -> Tensor:
-        """Logits of the queries with the supports of their batch."""
+    def compared(self, latents: Tensor, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Logits of the queries with the supports of their batch; latents S×d and classes S of these supports."""
         queries, supports = latents.split([len(batch.targets), len(batch.support_targets)])
-        return self.classifier.logits(self.classifier.evidence(queries, supports), batch.support_classes)
+        logits = self.classifier.logits(self.classifier.evidence(queries, supports), batch.support_classes)
+        return logits, (supports, batch.support_classes)
 
-    def recalled(self, latents: Tensor, batch: Batch, bank: SupportBank) -> Tensor:
-        """Logits of the queries with supports of the bank, which remembers the queries."""
-        drawn = bank.draw(batch.rows, latents, self.global_step)
+    def recalled(self, latents: Tensor, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The same with supports of the bank, which remembers the queries."""
+        assert self.bank is not None
+        drawn = self.bank.draw(batch.rows, latents, self.global_step)
         evidence = self.classifier.evidence(latents, drawn.vectors).view(drawn.counts.shape)
-        bank.remember(batch.rows, latents)
-        return self.classifier.bias + (evidence * drawn.counts).sum(dim=2)
+        self.bank.remember(batch.rows, latents)
+        classes = torch.arange(evidence.shape[1], device=latents.device).repeat_interleave(evidence.shape[2])
+        return self.classifier.bias + (evidence * drawn.counts).sum(dim=2), (drawn.vectors, classes)
+
+    def penalty(self, features: Tensor, targets: Tensor, vectors: Tensor, classes: Tensor) -> Tensor:
+        """The recipe's penalties.
+
+        Args:
+            features: Pooled features of the queries, N×F.
+            targets: Their targets, N×C.
+            vectors: Latents of the supports, S×d.
+            classes: The classes of the supports, S.
+        """
+        recipe, total = RECIPES[self.settings.recipe], features.new_zeros(())
+        if recipe.apart:
+            total = total + recipe.apart * sameness(vectors, classes, self.classifier.b)
+        if recipe.misplaced:
+            rng = np.random.default_rng((self.settings.seed, self.global_step))
+            rows = random_grids(list(np.arange(len(features))[:, None]), rng).to(features.device)
+            elsewhere = misplaced_evidence(self.classifier, features[rows], targets[rows], vectors, classes)
+            total = total + recipe.misplaced * elsewhere
+        return total
 
     def look_at(self, latents: NDArray[np.float32]) -> None:
         self.health = latent_health(latents)

@@ -1,0 +1,82 @@
+"""What SIC's own loss does not ask for: cases of a class that differ, and evidence that lies on images of its class."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sic.data.labels import split_targets
+from sic.methods import SIC
+
+ALIKE = 0.6
+"""Likeness of two images of a class up to which there is no penalty."""
+GRIDS = 64
+"""Grids of images in a step."""
+IN_A_GRID = 9
+"""Most images in a grid."""
+
+
+def sameness(latents: Tensor, classes: Tensor, b: float) -> Tensor:
+    """How much more alike than `ALIKE` two images of a class are, on average.
+
+    Args:
+        latents: S×d.
+        classes: The classes of the images, S.
+        b: The exponent of the likeness, `|cos|^B`.
+
+    Returns:
+        A number from 0 to 1 - `ALIKE`; 0 where every class has one image.
+    """
+    directions = F.normalize(latents, dim=1)
+    likeness = (directions @ directions.T).abs() ** b
+    pairs = (classes[:, None] == classes).triu(1)
+    return ((likeness - ALIKE).relu() * pairs).sum() / pairs.sum().clamp_min(1)
+
+
+def random_grids(
+    groups: Sequence[np.ndarray], rng: np.random.Generator, number: int = GRIDS, images: int = IN_A_GRID
+) -> Tensor:
+    """Random images for some grids, at most one of a group in each grid.
+
+    Args:
+        groups: The images of each group, such as a class.
+        rng: Source of randomness.
+        number: The number of grids.
+        images: Images in a grid, if there are so many groups.
+
+    Returns:
+        The images of each grid, number×images.
+    """
+    chosen = rng.random((number, len(groups))).argsort(axis=1)[:, :images]
+    counts = np.array([len(each) for each in groups])
+    first = np.concatenate([[0], counts.cumsum()[:-1]])
+    places = first[chosen] + (rng.random(chosen.shape) * counts[chosen]).astype(int)
+    return torch.from_numpy(np.concatenate(groups)[places])
+
+
+def misplaced_evidence(classifier: SIC, features: Tensor, targets: Tensor, vectors: Tensor, classes: Tensor) -> Tensor:
+    """Share of the evidence for a class that lies on images of a grid without that class.
+
+    Args:
+        classifier: Its projection, B and T are used.
+        features: Pooled features of the n images of N grids, N×n×F.
+        targets: Their targets, N×n×C.
+        vectors: Latents of the supports, S×d.
+        classes: The classes of the supports, S.
+
+    Returns:
+        A number from 0 to 1, the mean over the classes that each grid shows.
+    """
+    parts = classifier.evidence_by_part(features, vectors).flatten(0, 1)
+    evidence = classifier.logits(parts, classes) - classifier.bias
+    return misplaced_share(evidence.view_as(targets), targets)
+
+
+def misplaced_share(evidence: Tensor, targets: Tensor) -> Tensor:
+    """`misplaced_evidence` of the evidence for every class on each of n images, N×n×C. Only what is positive counts."""
+    truth, counts = split_targets(targets)
+    found, shown = evidence.relu() * counts, truth.amax(dim=1)
+    elsewhere = 1 - (found * truth).sum(dim=1) / found.sum(dim=1).clamp_min(1e-12)
+    return (elsewhere * shown).sum() / shown.sum().clamp_min(1)

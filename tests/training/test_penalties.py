@@ -1,0 +1,84 @@
+"""The penalties of SIC's fits, by hand and in a training step."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sic.backbones import create
+from sic.methods import SIC
+from sic.settings import RECIPES, SupportSource
+from sic.training.batches import Batch
+from sic.training.penalties import ALIKE, IN_A_GRID, misplaced_share, random_grids, sameness
+from sic.training.sic import SICTraining, SupportBank
+from tests.models import small_settings
+
+
+def test_sameness_of_the_images_of_a_class_by_hand() -> None:
+    one, other, between = [3.0, 0.0], [0.0, 2.0], [1.0, 1.0]
+    latents, classes = torch.tensor([one, one, other, between, one, other]), torch.tensor([4, 4, 4, 1, 1, 1])
+    # Likeness 1, 0, 0 in the first class, 0.5, 0.5, 0 in the second.
+    assert float(sameness(latents, classes, 2)) == pytest.approx((1 - ALIKE) / 6)
+    assert float(sameness(latents, classes, 1)) == pytest.approx((1 - ALIKE + 2 * max(0.5**0.5 - ALIKE, 0)) / 6)
+    assert float(sameness(latents[[0, 3]], classes[[0, 3]], 2)) == 0
+
+
+def test_misplaced_evidence_by_hand() -> None:
+    # Two images, of the classes 2 and 0. Class 2: 3 on its own image, 1 on the other. Class 0: nothing but negative
+    # evidence on the other image.
+    evidence = torch.tensor([[[-1.0, 9.0, 3.0], [2.0, 9.0, 1.0]]])
+    targets = torch.tensor([[[0.0, 0, 1], [1.0, 0, 0]]])
+    assert float(misplaced_share(evidence, targets)) == pytest.approx((1 / 4 + 0) / 2)
+    assert float(misplaced_share(-evidence.abs(), targets)) == 1
+    assert float(misplaced_share(evidence, torch.zeros_like(targets))) == 0
+
+
+def test_images_with_several_labels_or_unsure_ones() -> None:
+    # Class 0 is on the images 0 and 1, and perhaps on image 2, which counts neither way.
+    evidence = torch.tensor([[[2.0], [1.0], [8.0], [1.0]]])
+    targets = torch.tensor([[[1.0], [1.0], [math.nan], [0.0]]])
+    assert float(misplaced_share(evidence, targets)) == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize("classes", [2, 12])
+def test_grids_show_images_of_different_classes(classes: int) -> None:
+    members = [np.arange(20 * label, 20 * label + 1 + label) for label in range(classes)]
+    rows = random_grids(members, np.random.default_rng(0), 200)
+    assert rows.shape == (200, min(classes, IN_A_GRID))
+    assert all(len(set(row)) == len(row) for row in (rows // 20).tolist())
+    assert set(rows.flatten().tolist()) == set(np.concatenate(members).tolist())
+
+
+@pytest.mark.parametrize("source", ["exact", "bank"])
+def test_a_training_step_lowers_both_penalties(source: SupportSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps with nothing but the penalties; the network learns, too."""
+    monkeypatch.setitem(RECIPES, "tuned", replace(RECIPES["tuned"], misplaced=1.0, apart=1.0))
+    torch.manual_seed(0)
+    settings = small_settings(recipe="tuned", support_source=source, supports_per_class=2)
+    classifier = SIC(create("resnet_tiny", "bcosified"), 3, 6, latent=16)
+    labels = torch.arange(24) % 3
+    pixels, targets = torch.randint(0, 256, (24, 3, 32, 32), dtype=torch.uint8), torch.eye(3)[labels]
+    pixels[:12] //= 2
+    candidates = {label: (labels == label).nonzero()[:, 0].tolist() for label in range(3)}
+    module = SICTraining(classifier, settings, candidates, False)
+    module.steps_per_epoch = 12
+    monkeypatch.setattr(module, "loss", lambda logits, targets: logits.sum() * 0)
+    supports = torch.tensor([18, 21, 19, 22, 20, 23] if source == "exact" else [], dtype=torch.long)
+    if source == "bank":
+        module.bank = SupportBank(torch.rand(24, 16), candidates, 2, 0)
+    batch = Batch(
+        pixels[:18], None, torch.arange(18), targets[:18], pixels[supports], targets[supports], labels[supports]
+    )
+    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    before = [weight.detach().clone() for weight in classifier.backbone.parameters()]
+    losses = []
+    for step in range(12):
+        optimiser.zero_grad()
+        loss = module.training_step(batch, step)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    assert not any(map(torch.equal, before, classifier.backbone.parameters()))
