@@ -272,6 +272,8 @@ def test_bars_start_where_there_is_no_evidence(visit: Visit) -> None:
         assert left == pytest.approx(100 * floor, abs=0.01)
         probability = float(row.locator("[data-probability]").get_attribute("data-probability"))
         assert left + width == pytest.approx(100 * probability, abs=0.01)
+        shown = row.locator("[data-probability]").inner_text()
+        assert (shown == "none") == (probability - floor < 0.005) and (shown == "none" or shown.endswith("%"))
 
 
 def test_pictures_beside_each_other_blended_and_enlarged(visit: Visit) -> None:

@@ -2,7 +2,8 @@
 
 A 64-bit perceptual hash finds candidates among all pairs. X-rays or rendered scenes can have similar hashes without
 being copies, so a candidate counts only if the details of the two aligned images agree. All pairs of hashes are
-compared, in tiles that fit into the cache: 0.7 ns a pair, whatever the hashes are (see benchmarks/copies.py).
+compared, in tiles that fit into the cache: 0.7 ns a pair, whatever the hashes are (see benchmarks/copies.py). SciPy is
+imported where it is used: `sic explain` does not need it.
 """
 
 import hashlib
@@ -18,10 +19,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.fft import dctn
-from scipy.ndimage import gaussian_filter, map_coordinates
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from sic.data.dataset import Progress
 from sic.data.images import Pixels
@@ -107,6 +104,9 @@ def _key(*sides: Sequence[Fingerprint]) -> bytes:
 
 
 def _sets(prints: Sequence[Fingerprint], progress: Progress | None) -> list[list[int]]:
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     first: dict[bytes, int] = {}
     links = [(first.setdefault(p.digest, position), position) for position, p in enumerate(prints)]
     rows = [position for position in _detailed(prints) if first[prints[position].digest] == position]
@@ -137,6 +137,8 @@ def _reduced(pictures: NDArray[np.uint8], by: int) -> Array:
 def hashes(pictures: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """Perceptual hashes, N×SIDE×SIDE → N×64 bits: which of the 8×8 lowest frequencies are above their median, without
     the mean brightness."""
+    from scipy.fft import dctn
+
     frequencies = dctn(_reduced(pictures, 2), axes=(1, 2))[:, :8, :8].reshape(len(pictures), 64)
     frequencies[:, 0] = 0
     bits = frequencies > np.median(frequencies, axis=1, keepdims=True)
@@ -145,6 +147,8 @@ def hashes(pictures: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 def _details(pictures: Array) -> Array:
     """The details of images: smoothed a little, minus a local mean, which removes the common shape of X-rays."""
+    from scipy.ndimage import gaussian_filter
+
     return gaussian_filter(pictures, (0, 1, 1)) - gaussian_filter(pictures, (0, 3, 3))
 
 
@@ -248,6 +252,8 @@ def align(a: Array, b: Array, moves: Array, steps: int = 4) -> tuple[Array, Arra
     Gauss-Newton steps (Lucas and Kanade) find a move (y, x, stretch y, stretch x), in units of half the side, starting
     from `moves`.
     """
+    from scipy.ndimage import map_coordinates
+
     middle = (a.shape[1] - 1) / 2
     grid = (np.mgrid[: a.shape[1], : a.shape[2]].astype(np.float32) - middle) / middle
     y, x = grid[0], grid[1]

@@ -90,12 +90,13 @@ function listClasses() {
     button.addEventListener("click", () => choose([name], `[data-name="${CSS.escape(name)}"]`));
     const fill = make("span", { className: probability >= 0.5 ? "fill yes" : "fill" });
     const from = Math.min(described.floor, probability);  // no evidence, no bar
+    const none = described.floor > 0 && probability - described.floor < 0.005;
     fill.style.left = `${100 * from}%`;
     fill.style.width = `${100 * (probability - from)}%`;
     const floor = make("span", { className: "floor" });
     floor.style.width = `${100 * described.floor}%`;
     return make("li", {}, box, button, make("span", { className: "track", "aria-hidden": "true" }, floor, fill, make("span", { className: "half" })),
-      make("span", { className: probability - described.floor < 0.005 ? "number none" : "number", textContent: percent(probability), "data-probability": probability }));
+      make("span", { className: none ? "number none" : "number", textContent: none ? "none" : percent(probability), "data-probability": probability }));
   }));
   byId("more").hidden = ranked.length <= visible.length || ranked.length > MANY;
   byId("more").textContent = `Show all ${ranked.length} classes`;
