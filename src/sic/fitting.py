@@ -17,7 +17,7 @@ from sic.errors import SicError
 from sic.machines import Machines, best_device
 from sic.model import Model, load
 from sic.predictions import Predictions
-from sic.supports import misplaced, support_names
+from sic.supports import resembling_others, support_names
 from sic.training import Fitted, Reporter, Settings, Silent, choose, recorded_settings, rival
 from sic.training.history import CHECKPOINTS, HISTORY
 
@@ -237,7 +237,7 @@ def doubtful_supports(model: Model, held_out: Predictions) -> list[str]:
     likeness = held_out.evidence / strength.clamp_min(1e-12)
     labels = [sample.labels[0] if len(sample.labels) == 1 else None for sample in held_out.samples]
     names = support_names(model.supports, model.classes)
-    doubtful = misplaced(likeness.T, held_out.owners.tolist(), labels)
+    doubtful = resembling_others(likeness.T, held_out.owners.tolist(), labels)
     found = []
     for each in sorted(doubtful, key=lambda each: each.own - each.theirs)[:NAMED]:
         name, source, other = names[each.support], model.supports[each.support].source, model.classes[each.other]

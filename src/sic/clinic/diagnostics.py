@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sic.clinic.examined import Examined
 from sic.explain.prose import ONE_CASE
-from sic.supports import directions, misplaced, select_class, support_key
+from sic.supports import directions, resembling_others, select_class, support_key
 
 NEIGHBOURS = 10
 """The number of training images that a support is compared with; fewer if its class has fewer."""
@@ -94,7 +94,7 @@ def strangers(examined: Examined, commands: Commands) -> list[Finding]:
     others_only = overlap.clone()
     for index, support in enumerate(examined.supports):
         others_only[index, [sample.id == support.source for sample in samples]] = torch.nan
-    resembling = misplaced(others_only, examined.labels.tolist(), [labels[sample.id] for sample in samples])
+    resembling = resembling_others(others_only, examined.labels.tolist(), [labels[sample.id] for sample in samples])
     unlike = {each.support: each for each in resembling}
     found = []
     for index, support in enumerate(examined.supports):

@@ -1,6 +1,6 @@
 """Choosing, holding and editing the supports that a SIC model reasons with."""
 
-from sic.supports.likeness import misplaced
+from sic.supports.likeness import resembling_others
 from sic.supports.select import Selection, directions, room_for, select, select_class, select_how
 from sic.supports.support import (
     Action,
@@ -25,7 +25,7 @@ __all__ = [
     "Support",
     "by_position",
     "find_support",
-    "misplaced",
+    "resembling_others",
     "read_supports",
     "remove_unlisted",
     "replaced",

@@ -20,7 +20,7 @@ class Resemblance:
     """The same for the images of its own class."""
 
 
-def misplaced(likeness: Tensor, owners: Sequence[int], labels: Sequence[int | None]) -> list[Resemblance]:
+def resembling_others(likeness: Tensor, owners: Sequence[int], labels: Sequence[int | None]) -> list[Resemblance]:
     """The supports that resemble another class more than their own.
 
     Args:
