@@ -4,7 +4,7 @@ published loss and with ours.
     python benchmarks/variety_frozen.py DATA [--weights photos] [--size 160] [--seeds 0,1,2] [--misplaced 0,0.1]
 
 DATA has class folders in `train` and `test`. All images are embedded once; then every fit takes seconds. Before: the
-published loss and supports, as in the first stage of the recipe `tuned`. After: the recipe `frozen`, also with other
+published loss and supports. After: the recipe `frozen`, also with other
 weights of its penalty on misplaced evidence. For test images, and for training images that the fit did not see
 (settings are chosen on those): accuracy, the median ratio of the weakest to the strongest evidence of a right answer
 (`variety`), how often the case that leads least is the strongest one (median over classes; 1/3 at most), the share of
@@ -42,6 +42,7 @@ from sic.training.sic import SICTraining, latent_health
 HELD_OUT = 0.15
 GRIDS = 500
 RECIPE = RECIPES["frozen"]
+PUBLISHED = replace(RECIPE, inference_supports="nearest", own_evidence=6.0, apart=0.0, misplaced=0.0)
 
 
 @torch.no_grad()
@@ -99,7 +100,7 @@ def main() -> None:
     classifier = SIC(network.cpu(), len(data.classes), settings.supports_per_class * len(data.classes))
     tried = [float(weight) for weight in options.misplaced.split(",")] if options.misplaced else []
     ways = {
-        "before": replace(RECIPE, inference_supports="nearest", own_evidence=6.0, apart=0.0, misplaced=0.0),
+        "before": PUBLISHED,
         "after": RECIPE,
         **{f"misplaced {weight:g}": replace(RECIPE, misplaced=weight) for weight in tried},
     }

@@ -310,4 +310,4 @@ def test_every_family_is_among_them() -> None:
 def test_no_false_alarm(backbone: str, way: str) -> None:
     method, form, dtype = WAYS[way]
     model = build(method, backbone, form).to(dtype)
-    assert failed(model, photos(6 if backbone in SMALL else 3).to(dtype), probes=2) == []
+    assert failed(model, photos(6).to(dtype), probes=2) == []

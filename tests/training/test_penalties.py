@@ -11,7 +11,7 @@ from sic.backbones import create
 from sic.methods import SIC
 from sic.settings import RECIPES, SupportSource
 from sic.training.batches import Batch
-from sic.training.penalties import ALIKE, IN_A_GRID, misplaced_share, random_grids, sameness
+from sic.training.penalties import ALIKE, IN_A_GRID, misplaced_evidence, misplaced_share, random_grids, sameness
 from sic.training.sic import SICTraining, SupportBank
 from tests.models import small_settings
 
@@ -51,6 +51,22 @@ def test_grids_show_images_of_different_classes(classes: int) -> None:
     assert set(rows.flatten().tolist()) == set(np.concatenate(members).tolist())
 
 
+def test_evidence_counts_for_the_class_of_its_support() -> None:
+    """Against the evidence of every support by itself, and with the supports in another order."""
+    torch.manual_seed(0)
+    classifier = SIC(create("resnet_tiny", "bcosified"), 3, 5, latent=16)
+    features, vectors = torch.rand(4, 2, classifier.backbone.features), torch.rand(5, 16)
+    classes, targets = torch.tensor([2, 0, 1, 1, 0]), torch.eye(3)[torch.tensor([[0, 1], [2, 0], [1, 2], [0, 0]])]
+    evidence = torch.zeros(4, 2, 3)
+    for vector, label in zip(vectors, classes.tolist(), strict=True):
+        evidence[..., label] += classifier.evidence_by_part(features, vector[None])[..., 0]
+    found = misplaced_evidence(classifier, features, targets, vectors, classes)
+    assert float(found.detach()) == pytest.approx(float(misplaced_share(evidence, targets).detach()), rel=1e-5)
+    order = torch.tensor([3, 0, 4, 2, 1])
+    again = misplaced_evidence(classifier, features, targets, vectors[order], classes[order])
+    assert float(again.detach()) == pytest.approx(float(found.detach()), rel=1e-5)
+
+
 @pytest.mark.parametrize("source", ["exact", "bank"])
 def test_a_training_step_lowers_both_penalties(source: SupportSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps with nothing but the penalties; the network learns, too."""
@@ -71,6 +87,13 @@ def test_a_training_step_lowers_both_penalties(source: SupportSource, monkeypatc
     batch = Batch(
         pixels[:18], None, torch.arange(18), targets[:18], pixels[supports], targets[supports], labels[supports]
     )
+    if module.bank is not None:  # every vector is the latent of an image of the class that it comes with
+        stored = module.bank.latents.clone()
+        stored[:18] = latents = torch.rand(18, 16)
+        vectors, classes = module.recalled(latents, batch)[1]
+        module.bank.latents.copy_(stored)
+        places = [(stored == vector).all(dim=1).nonzero()[:, 0].tolist() for vector in vectors]
+        assert all([labels[row] for row in rows] == [label] for rows, label in zip(places, classes, strict=True))
     optimiser = torch.optim.AdamW(module.parameters(), lr=1e-3)
     before = [weight.detach().clone() for weight in classifier.backbone.parameters()]
     losses = []

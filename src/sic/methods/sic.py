@@ -92,9 +92,11 @@ class SIC(Comparing):
 
     def logits(self, evidence: Tensor, classes: Tensor | None = None) -> Tensor:
         """N×S evidence → N×C logits: the bias plus each class's own evidence."""
-        classes = self.support_classes if classes is None else classes
-        sums = evidence.new_zeros(evidence.shape[0], self.classes).index_add(1, classes, evidence)
-        return self.bias + sums
+        return self.bias + self.by_class(evidence, self.support_classes if classes is None else classes)
+
+    def by_class(self, evidence: Tensor, classes: Tensor) -> Tensor:
+        """N×S evidence of supports of some classes, S → N×C: that of each class."""
+        return evidence.new_zeros(evidence.shape[0], self.classes).index_add(1, classes, evidence)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.logits(self.evidence(self.encoder(images)))

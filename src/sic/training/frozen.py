@@ -20,7 +20,6 @@ from sic.training.base import Candidates
 from sic.training.batches import Views, view_loader
 from sic.training.data import Images, TrainingData
 from sic.training.history import Reporter
-from sic.training.penalties import misplaced_evidence, random_grids, sameness
 from sic.training.sic import SICTraining
 
 STEPS = 1000
@@ -121,8 +120,7 @@ def _optimise(
     settings: Settings,
     reporter: Reporter,
 ) -> None:
-    """The training step of SIC (queries, random supports of every class) on features in memory, a penalty that keeps
-    the images of a class apart, and one on evidence that lies on images of other classes."""
+    """The training step of SIC (queries, random supports of every class) on features in memory."""
     features, targets = features.to(module.device), targets.to(module.device)
     classifier, rng = module.classifier, np.random.default_rng(settings.seed)
     steps = _steps(len(features), settings.batch_size)
@@ -130,7 +128,7 @@ def _optimise(
     optimiser = torch.optim.AdamW(projection.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     members = [np.asarray(candidates[label]) for label in sorted(candidates)]
-    number, recipe = settings.supports_per_class, RECIPES[settings.recipe]
+    number = settings.supports_per_class
     classes = torch.from_numpy(np.repeat(sorted(candidates), number)).to(module.device)
     for step in range(steps):
         queries = rng.integers(0, len(features), min(settings.batch_size, len(features)))
@@ -139,12 +137,7 @@ def _optimise(
         vectors = latents[len(queries) :]
         evidence = classifier.evidence(latents[: len(queries)], vectors)
         loss = module.loss(classifier.logits(evidence, classes), targets[queries])
-        if recipe.apart:
-            loss = loss + recipe.apart * sameness(vectors, classes, classifier.b)
-        if recipe.misplaced and len(members) > 1:
-            rows = random_grids(members, rng)
-            elsewhere = misplaced_evidence(classifier, features[rows], targets[rows], vectors, classes)
-            loss = loss + recipe.misplaced * elsewhere
+        loss = loss + module.penalty(features, targets, members, rng, vectors, classes)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

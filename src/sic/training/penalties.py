@@ -70,8 +70,7 @@ def misplaced_evidence(classifier: SIC, features: Tensor, targets: Tensor, vecto
         A number from 0 to 1, the mean over the classes that each grid shows.
     """
     parts = classifier.evidence_by_part(features, vectors).flatten(0, 1)
-    evidence = classifier.logits(parts, classes) - classifier.bias
-    return misplaced_share(evidence.view_as(targets), targets)
+    return misplaced_share(classifier.by_class(parts, classes).view_as(targets), targets)
 
 
 def misplaced_share(evidence: Tensor, targets: Tensor) -> Tensor:

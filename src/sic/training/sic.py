@@ -1,5 +1,6 @@
 """The training of SIC: its step, its guide, its bank of latents, and a check of its latents after every epoch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,7 +165,9 @@ class SICTraining(ComparingTraining):
                 # Fades over the second half, so that what is optimised in the end is the method's own loss.
                 strength = min(1.0, 2 * (1 - self.global_step / self.total_steps))
                 loss = loss + strength * self.guide(pooled, logits, batch.targets, batch.support_targets)
-            loss = loss + self.penalty(pooled[: len(batch.targets)], batch.targets, *supports)
+            queries = pooled[: len(batch.targets)]
+            rng = np.random.default_rng((self.settings.seed, self.global_step))
+            loss = loss + self.penalty(queries, batch.targets, list(np.arange(len(queries))[:, None]), rng, *supports)
         return self.noted(loss, index)
 
     def compared(self, latents: Tensor, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -182,21 +185,30 @@ class SICTraining(ComparingTraining):
         classes = torch.arange(evidence.shape[1], device=latents.device).repeat_interleave(evidence.shape[2])
         return self.classifier.bias + (evidence * drawn.counts).sum(dim=2), (drawn.vectors, classes)
 
-    def penalty(self, features: Tensor, targets: Tensor, vectors: Tensor, classes: Tensor) -> Tensor:
-        """The recipe's penalties.
+    def penalty(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        groups: Sequence[np.ndarray],
+        rng: np.random.Generator,
+        vectors: Tensor,
+        classes: Tensor,
+    ) -> Tensor:
+        """The recipe's penalties: on images of a class that are alike, and on evidence on images of other classes.
 
         Args:
-            features: Pooled features of the queries, N×F.
+            features: Pooled features of the images that grids are made of, N×F.
             targets: Their targets, N×C.
+            groups: The images by group; a grid has at most one of each.
+            rng: Draws the grids.
             vectors: Latents of the supports, S×d.
             classes: The classes of the supports, S.
         """
         recipe, total = RECIPES[self.settings.recipe], features.new_zeros(())
         if recipe.apart:
             total = total + recipe.apart * sameness(vectors, classes, self.classifier.b)
-        if recipe.misplaced:
-            rng = np.random.default_rng((self.settings.seed, self.global_step))
-            rows = random_grids(list(np.arange(len(features))[:, None]), rng).to(features.device)
+        if recipe.misplaced and len(groups) > 1:
+            rows = random_grids(groups, rng).to(features.device)
             elsewhere = misplaced_evidence(self.classifier, features[rows], targets[rows], vectors, classes)
             total = total + recipe.misplaced * elsewhere
         return total

@@ -25,7 +25,7 @@ export function introduce(described, examples, open) {
   byId("terms").hidden = !terms;
   byId("terms-words").textContent = terms ?? "";
   byId("classes-words").textContent = (described.exclusive ? "The probabilities of all classes add up to 100\u00a0%" : "Each class is judged by itself: 50 % or more is a yes") +
-    (described.floor ? `, and \u201cnone\u201d means no evidence at all (that is ${percent(described.floor)}; bars start there)` : "") +
+    (described.floor ? `, and \u201cnone\u201d means no evidence at all (${percent(described.floor)}, where the bars start)` : "") +
     ". Choose a class to see its reasons; tick another one to compare.";
   if (!tests) return;
   const places = spread([...Array(tests.images).keys()], examples);
