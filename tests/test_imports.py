@@ -15,7 +15,7 @@ USES: dict[str, set[str]] = {
     "files": {"errors"},
     "integrity": {"errors", "settings"},
     "bcos": {"errors", "settings"},
-    "backbones": {"bcos", "errors"},
+    "backbones": {"bcos", "errors", "integrity"},
     "calibration": {"settings"},
     "methods": {"bcos", "backbones", "calibration", "errors"},
     "supports": {"errors", "files"},

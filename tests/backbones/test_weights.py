@@ -284,6 +284,19 @@ def test_a_damaged_file_is_named(tmp_path: Path, suffix: str, damage: str) -> No
     assert refusal(lambda: read_state(file)).startswith(f"{file} cannot be read as weights (")
 
 
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_numbers_that_a_format_cannot_hold_are_named(tmp_path: Path, suffix: str) -> None:
+    """A variance of 70,000 is infinite in half precision; a network with it still answers, wrongly."""
+    state = {"bn1.weight": torch.ones(2).half(), "bn1.running_var": torch.tensor([1.0, 7e4]).half()}
+    file = tmp_path / f"w{suffix}"
+    if suffix == ".pth":
+        torch.save(state, file)
+    else:
+        save_file(state, file)
+    sentence = refusal(lambda: read_state(file))
+    assert sentence.startswith(f"{file} is damaged, or was rounded to a format that is too small: bn1.running_var ")
+
+
 @pytest.mark.parametrize("name", ["none.pth", "none.safetensors", "imagnet", ""])
 def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
     where = str(tmp_path / name)

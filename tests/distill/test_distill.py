@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,8 +72,37 @@ def test_crops_show_the_same_part_at_any_size() -> None:
     crops = Crops.draw(images, np.random.default_rng(0))
     large, small = crops.at(64), crops.at(32)
     assert (F.avg_pool2d(large, 2) - small).abs().max() < 0.02
-    whole = Crops(images, torch.eye(2, 3).expand(16, 2, 3)).at(96)
+    whole = Crops(images, torch.eye(2, 3).expand(16, 2, 3), torch.zeros(16)).at(96)
     assert torch.allclose(whole, images.float() / 255, atol=1e-5)
+
+
+def test_mixup_blends_neighbours() -> None:
+    images = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8)
+    crops = Crops.draw(images, np.random.default_rng(0), mixup=0.5)
+    plain = Crops(images, crops.transforms, torch.zeros(40)).at(8)
+    for row, share in enumerate(crops.blended.tolist()):
+        expected = (1 - share) * plain[row] + share * plain[row - 1]
+        assert torch.allclose(crops.at(8)[row], expected, atol=1e-6)
+    many = Crops.draw(torch.zeros(4000, 3, 2, 2, dtype=torch.uint8), np.random.default_rng(0), mixup=0.25).blended
+    assert 0.22 < float((many > 0).float().mean()) < 0.28
+    assert float(many.max()) <= 0.5
+
+
+def test_mixup_ends_before_the_training_does(photos: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last quarter shows crops as they are; without the option all crops are."""
+    shares: list[float] = []
+    draw = Crops.draw
+
+    def spied(images: Tensor, generator: np.random.Generator, mixup: float = 0.0) -> Crops:
+        shares.append(mixup)
+        return draw(images, generator, mixup)
+
+    monkeypatch.setattr(Crops, "draw", spied)
+    for mixup in (0.0, 0.5):
+        shares.clear()
+        run(photos, weights, photos.parent / f"mixup-{mixup}.safetensors", replace(PLAN, mixup=mixup))
+        steps = shares[1 : 1 + PLAN.images // PLAN.batch_size]  # the first batch calibrates, the last ones, too
+        assert steps == [mixup] * 9 + [0.0] * 3
 
 
 def test_crops_stay_inside_and_half_are_mirrored() -> None:

@@ -19,6 +19,7 @@ from sic.backbones.distilled import SHIPPED, distilled_file, read_distilled
 from sic.backbones.download import fetch
 from sic.backbones.registry import TIMM
 from sic.errors import SicError
+from sic.integrity import check_finite
 from sic.settings import Form
 
 Progress = Callable[[int, int], None]
@@ -167,7 +168,12 @@ def read_state(file: Path) -> dict[str, Tensor]:
         content = content["state_dict"]
     if not (isinstance(content, dict) and content and all(isinstance(value, Tensor) for value in content.values())):
         raise SicError(f"{file} does not hold a network's weights: it should map names to tensors.")
-    return {str(name): value for name, value in content.items()}
+    state = {str(name): value for name, value in content.items()}
+    try:
+        check_finite(state)
+    except ValueError as error:
+        raise SicError(f"{file} is damaged, or was rounded to a format that is too small: {error}.") from None
+    return state
 
 
 def fill(network: nn.Module, state: dict[str, Tensor], source: str) -> None:

@@ -30,6 +30,9 @@ def distill(
     size: Annotated[int, typer.Option(min=32, help="Side of the crops in pixels.")] = 128,
     final_size: Annotated[int, typer.Option(min=32, help="The same for the last part of the training.")] = 192,
     final_share: Annotated[float, typer.Option(min=0, max=1, help="How large that part is.")] = 0.25,
+    mixup: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the crops that are blended with another one (not at the end).")
+    ] = 0.0,
     fade: Annotated[
         float, typer.Option(min=0, max=1, help="Turn the teacher into the student over this part of the training.")
     ] = 0.0,
@@ -74,6 +77,7 @@ def distill(
         size=size,
         final_size=final_size,
         final_share=final_share,
+        mixup=mixup,
         fade=fade,
         batch_size=batch_size,
         lr=lr,

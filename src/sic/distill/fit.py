@@ -30,6 +30,8 @@ CURVE = "curve.json"
 EXAMINED_EVERY = 0.09
 """Share of the work between two looks at labelled images."""
 LOSSES = [field.name for field in fields(Losses)]
+PLAIN_SHARE = 0.25
+"""Share of the work, at the end, that shows crops as they are, whatever `Plan.mixup` says."""
 SMALLEST_SIZE = 2.0**-8
 """Of a layer's values, when steps are measured by them; values that start at 0 must be able to grow."""
 RECALIBRATED = 64
@@ -55,6 +57,8 @@ class Plan:
     lr: float = 0.02
     """Largest step of a weight, relative to the size of its layer's weights."""
     clip: float = 2.0
+    mixup: float = 0.0
+    """Share of the crops that are blended with another one, up to the last `PLAIN_SHARE` of the work."""
     fade: float = 0.0
     """Share of the work over which the student turns from the teacher's network into a B-cos network; 0: at once."""
     warm_up: int = 500
@@ -166,7 +170,8 @@ class Distillation(lightning.LightningModule):
         generator = np.random.default_rng((self.plan.seed, self.current_epoch, index, self.global_rank))
         number = max(1, self.plan.batch_size // self.trainer.world_size)
         rows = torch.from_numpy(generator.integers(0, len(self.pixels), number)).to(self.pixels.device)
-        return Crops.draw(self.pixels[rows].to(self.device, non_blocking=True), generator)
+        mixup = self.plan.mixup if self.done < 1 - PLAIN_SHARE else 0.0
+        return Crops.draw(self.pixels[rows].to(self.device, non_blocking=True), generator, mixup)
 
     @torch.no_grad()
     def lesson(self, images: Tensor) -> Lesson:

@@ -83,10 +83,12 @@ class Crops:
     """Bytes N×3×H×W."""
     transforms: Tensor
     """N×2×3, from the crop's coordinates to the image's, as `affine_grid` takes them."""
+    blended: Tensor
+    """N, the share of the neighbouring crop that is blended into each, at most a half."""
 
     @classmethod
-    def draw(cls, images: Tensor, generator: np.random.Generator) -> "Crops":
-        """Parts of random area, proportion and place, half of them mirrored."""
+    def draw(cls, images: Tensor, generator: np.random.Generator, mixup: float = 0.0) -> "Crops":
+        """Parts of random area, proportion and place, half of them mirrored; `mixup`: the share of blended crops."""
         number = len(images)
         area = generator.uniform(SMALLEST_CROP, 1, number)
         proportion = np.exp(generator.uniform(np.log(3 / 4), np.log(4 / 3), number))
@@ -96,10 +98,14 @@ class Crops:
         transforms = np.zeros((number, 2, 3), np.float32)
         transforms[:, 0, 0], transforms[:, 1, 1] = sides[:, 0] * mirrored, sides[:, 1]
         transforms[:, :, 2] = places
-        return cls(images, torch.from_numpy(transforms).to(images.device, non_blocking=True))
+        blended = np.where(generator.random(number) < mixup, generator.uniform(0, 0.5, number), 0).astype(np.float32)
+        return cls(
+            images, *(torch.from_numpy(each).to(images.device, non_blocking=True) for each in (transforms, blended))
+        )
 
     def at(self, size: int) -> Tensor:
         """RGB in [0, 1], N×3×size×size."""
         grid = F.affine_grid(self.transforms, [len(self.images), 3, size, size], align_corners=False)
         drawn = F.grid_sample(self.images.float(), grid, align_corners=False, padding_mode="border")
-        return (drawn / 255).contiguous(memory_format=torch.channels_last)
+        mixed = torch.lerp(drawn, drawn.roll(1, 0), self.blended[:, None, None, None])
+        return (mixed / 255).contiguous(memory_format=torch.channels_last)
