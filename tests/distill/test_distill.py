@@ -233,15 +233,17 @@ def test_a_distillation_learns_and_its_file_gives_the_student_back(photos: Path,
 
 @pytest.mark.slow
 def test_a_distillation_that_goes_on_from_another_keeps_its_terms(photos: Path, weights: Path, tmp_path: Path) -> None:
-    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    first, second, third = (tmp_path / f"{name}.safetensors" for name in ("first", "second", "third"))
     run(photos, weights, first)
     content = read_distilled(first)
     own, content.origin["terms"] = content.origin["terms"], "For research only."
     content.write(first)
     run(photos, weights, second, start=first)
-    origin = read_distilled(second).origin
-    assert origin["seen"] == 2 * 96
-    assert origin["terms"] == f"{own} For research only."
+    run(photos, weights, third, start=second)
+    for times, file in ((2, second), (3, third)):  # each sentence is said once
+        origin = read_distilled(file).origin
+        assert origin["seen"] == times * 96
+        assert origin["terms"] == f"{own} For research only."
 
 
 @pytest.mark.slow

@@ -183,8 +183,8 @@ def _start_from(student: Student, earlier: Distilled, name: str, file: str) -> N
 
 def _joint_terms(weights: str, earlier: Distilled | None) -> str:
     """The terms of the teacher's weights and of the network that the student started from."""
-    before = "" if earlier is None else earlier.origin.get("terms", "")
-    return " ".join(dict.fromkeys(filter(None, [terms(weights), before])))
+    own, before = terms(weights), "" if earlier is None else str(earlier.origin.get("terms", ""))
+    return before if own in before else f"{own} {before}".strip()
 
 
 def _examine(
