@@ -314,7 +314,9 @@ def test_every_family_is_among_them() -> None:
         return name.split("_")[0].rstrip("0123456789")
 
     conventional_only = {"bagnet"}
-    assert {family(name) for name in backbones.names()} - conventional_only == {family(name) for name in (*SMALL, *LARGE)}
+    assert {family(name) for name in backbones.names()} - conventional_only == {
+        family(name) for name in (*SMALL, *LARGE)
+    }
 
 
 @pytest.mark.parametrize(("backbone", "way"), CASES)
