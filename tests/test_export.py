@@ -11,12 +11,14 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from timm.layers import Conv2dSame
+from torch import Tensor, nn
 
 from sic import backbones
 from sic import export as exporting
 from sic.backbones import registry
-from sic.backbones.networks import small_resnet
+from sic.backbones.networks import ConvStemViT, small_resnet
+from sic.backbones.registry import Body
 from sic.data.images import Preprocessing
 from sic.directory import Config, build
 from sic.errors import SicError
@@ -37,13 +39,16 @@ from tests.models import settle
 
 SIZE, CLASSES = 32, ["möwe", "spatz 2", "c"]
 LABELS = [0, 0, 1, 2, 2]
-SMALLEST = "one_block"
-"""A network for what does not depend on the network: tracing takes a time for each of its layers."""
+SMALLEST, ATTENTION, PADDED = "one_block", "one_encoder_layer", "padded"
+"""Networks with one layer of each kind: tracing takes a time for each of its layers."""
 
 
 @pytest.fixture(autouse=True)
-def one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = nn.Sequential(Conv2dSame(3, 8, 3, 2), nn.ReLU6(), Conv2dSame(8, 8, 3, 2, groups=8), nn.BatchNorm2d(8))
     monkeypatch.setitem(registry._builders, SMALLEST, lambda: small_resnet((8,)))
+    monkeypatch.setitem(registry._builders, ATTENTION, lambda: Body(ConvStemViT((8, 16), 16, depth=1, heads=2), 16))
+    monkeypatch.setitem(registry._builders, PADDED, lambda: Body(body, 8))
 
 
 def images(number: int, seed: int = 5) -> Tensor:
@@ -99,9 +104,9 @@ def agrees(written: Exported, exported: Model, number: int) -> None:
     ("backbone", "explain", "suffix"),
     [
         ("resnet_tiny", True, ".onnx"),
-        pytest.param("resnet_tiny", True, ".pt2", marks=pytest.mark.slow),
-        pytest.param("vit_small", False, ".onnx", marks=pytest.mark.slow),
-        pytest.param("vit_small", True, ".onnx", marks=pytest.mark.slow),
+        pytest.param(SMALLEST, True, ".pt2", marks=pytest.mark.slow),
+        pytest.param(ATTENTION, False, ".onnx", marks=pytest.mark.slow),
+        pytest.param(ATTENTION, True, ".onnx", marks=pytest.mark.slow),
     ],
 )
 def test_a_file_answers_as_the_model(backbone: str, explain: bool, suffix: str, tmp_path: Path) -> None:
@@ -236,7 +241,7 @@ def test_paddings(pads: list[int]) -> None:
 @pytest.mark.slow
 def test_padding_leaves_the_length_of_batches_open() -> None:
     """Networks that pad as TensorFlow does."""
-    classifier = SIC(backbones.create("timm/tf_efficientnet_lite0", "bcosified", measure=False), 2, 2)
+    classifier = SIC(backbones.create(PADDED, "bcosified"), 2, 2)
     program = exported(Explaining(classifier).eval(), 32)
     assert program.module()(torch.rand(3, 3, 32, 32))[0].shape == (3, 2)
 

@@ -76,24 +76,22 @@ def test_methods_trained_at_the_same_time_are_those_trained_one_by_one(sic: Sic,
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "in_script"), [("SIGINT", False), ("SIGTERM", False), ("SIGTERM", True)])
 def test_what_ends_it_ends_all_of_them(how: str, in_script: bool, tmp_path: Path) -> None:
-    folder = str(tmp_path / "birds")
     script = f"""
-import signal
+import signal, sys
 from pathlib import Path
+from sic.cli import jobs
 from sic.cli.console import Talker
-from sic.cli.jobs import Job, run_all
 {"signal.signal(signal.SIGINT, signal.SIG_IGN)" if in_script else ""}  # as behind `&`
-many = ["--classes", "2", "--train", "2000", "--size", "512"]
-logs = {{{folder!r} + str(i): Path({str(tmp_path)!r}, f"{{i}}.log") for i in range(2)}}
-jobs = [Job(out, lambda out=out: ["data", "birds", out, *many], log) for out, log in logs.items()]
-run_all(jobs, 2, Talker())
+jobs.PROGRAM = (sys.executable, "-S", "-c", "import time; print('here', flush=True); time.sleep(3600)")
+logs = [Path({str(tmp_path)!r}, f"{{i}}.log") for i in range(2)]
+jobs.run_all([jobs.Job(log.name, lambda log=log: [str(log)], log) for log in logs], 2, Talker())
 """
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
-    wait_until(lambda: all("drawing" in _text(tmp_path / f"{i}.log") for i in range(2)), process)
+    wait_until(lambda: all("here" in _text(tmp_path / f"{i}.log") for i in range(2)), process)
     process.send_signal(signal.Signals[how])
     # SIGINT: as Python ends where nobody catches its KeyboardInterrupt.
     assert process.wait(LONG) == (-signal.SIGINT if how == "SIGINT" else 128 + signal.SIGTERM)
-    assert not any(folder in _text(file) for file in Path("/proc").glob("[0-9]*/cmdline"))
+    assert not any(str(tmp_path) in _text(file) for file in Path("/proc").glob("[0-9]*/cmdline"))
 
 
 def _text(file: Path) -> str:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -282,42 +281,27 @@ def _figures(model: Path) -> dict[str, Any]:
     return read_config(model)[0].figures
 
 
-def _started(bird_folders: Path, out: Path, epochs: int) -> "subprocess.Popen[str]":
-    """A search that is in the second epoch of its trial."""
-    flags = ["--epochs", epochs, "--backbone", "resnet_tiny", "--size", 40, "--batch-size", 4, "--lr", "3e-3"]
-    command = [sys.executable, "-m", "sic", "search", bird_folders, "--out", out, *flags, "-T", 1]
-    process = subprocess.Popen(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    history = out / "trials" / "lr0.003-T1" / "history.csv"
-    wait_until(history.is_file, process)
-    return process
-
-
 @pytest.mark.slow
-def test_kill_and_continue_gives_the_uninterrupted_result(sic: Sic, bird_folders: Path, tmp_path: Path) -> None:
-    process = _started(bird_folders, tmp_path / "search", 4)
-    time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    said = sic.json("search", bird_folders, "--out", tmp_path / "search")
-    assert [t["state"] for t in said["trials"]] == ["finished"]
-    assert "Resuming" in (tmp_path / "search" / "trials" / "lr0.003-T1.log").read_text()
-    flags = ["--epochs", 4, "--backbone", "resnet_tiny", "--size", 40, "--batch-size", 4, "--lr", 0.003, "-T", 1]
-    whole = sic.json("train", bird_folders, "--out", tmp_path / "whole", *flags)
-    assert said["trials"][0]["score"] == whole["accuracy"]
-    weights = [folder / "model.safetensors" for folder in (tmp_path / "whole", Path(said["trials"][0]["model"]))]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
-@pytest.mark.slow
-def test_an_interrupt_leaves_a_search_that_continues(bird_folders: Path, tmp_path: Path) -> None:
+def test_an_interrupted_search_continues_to_the_uninterrupted_result(
+    sic: Sic, bird_folders: Path, tmp_path: Path
+) -> None:
     """Of SIGTERM, see `test_what_ends_it_ends_all_of_them`."""
-    process = _started(bird_folders, tmp_path / "search", 40)
+    flags = ["--epochs", 4, "--backbone", "resnet_tiny", "--size", 40, "--batch-size", 4, "--lr", 0.003, "-T", 1]
+    command = [sys.executable, "-m", "sic", "search", bird_folders, "--out", tmp_path / "search", *flags]
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    trial = tmp_path / "search" / "trials" / "lr0.003-T1"
+    wait_until((trial / "history.csv").is_file, process)
     process.send_signal(signal.SIGINT)  # to the search alone: it ends its trials
     _, said = process.communicate(timeout=LONG)
     assert process.returncode == 128 + signal.SIGINT
     assert "Traceback" not in said
     assert "same command" in said.splitlines()[-1]
-    assert {trial.state for trial in Search(tmp_path / "search", _is_running).trials()} == {"waiting"}
-    assert not (tmp_path / "search" / "trials" / "lr0.003-T1" / "pixels.bin").exists()
+    assert {each.state for each in Search(tmp_path / "search", _is_running).trials()} == {"waiting"}
+    assert not (trial / "pixels.bin").exists()
+    found = sic.json("search", bird_folders, "--out", tmp_path / "search")
+    assert [t["state"] for t in found["trials"]] == ["finished"]
+    assert "Resuming" in (trial.parent / f"{trial.name}.log").read_text()
+    whole = sic.json("train", bird_folders, "--out", tmp_path / "whole", *flags)
+    assert found["trials"][0]["score"] == whole["accuracy"]
+    weights = [folder / "model.safetensors" for folder in (tmp_path / "whole", Path(found["trials"][0]["model"]))]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
