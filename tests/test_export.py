@@ -39,14 +39,15 @@ from tests.models import settle
 
 SIZE, CLASSES = 32, ["möwe", "spatz 2", "c"]
 LABELS = [0, 0, 1, 2, 2]
-SMALLEST, ATTENTION, PADDED = "one_block", "one_encoder_layer", "padded"
-"""Networks with one layer of each kind: tracing takes a time for each of its layers."""
+SMALLEST, STRIDED, ATTENTION, PADDED = "one_block", "two_blocks", "one_encoder_layer", "padded"
+"""Networks of few layers: tracing takes a time for each of them."""
 
 
 @pytest.fixture(autouse=True)
 def short_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     body = nn.Sequential(Conv2dSame(3, 8, 3, 2), nn.ReLU6(), Conv2dSame(8, 8, 3, 2, groups=8), nn.BatchNorm2d(8))
     monkeypatch.setitem(registry._builders, SMALLEST, lambda: small_resnet((8,)))
+    monkeypatch.setitem(registry._builders, STRIDED, lambda: small_resnet((8, 16)))
     monkeypatch.setitem(registry._builders, ATTENTION, lambda: Body(ConvStemViT((8, 16), 16, depth=1, heads=2), 16))
     monkeypatch.setitem(registry._builders, PADDED, lambda: Body(body, 8))
 
@@ -178,7 +179,7 @@ def test_the_command(sic: Sic, tmp_path: Path) -> None:  # noqa: F811
 
 @pytest.mark.slow
 def test_a_bcosified_network(tmp_path: Path) -> None:
-    exported = model("resnet_tiny", form="bcosified")
+    exported = model(STRIDED, form="bcosified")
     agrees(export(exported, tmp_path / "model.onnx", explain=True), exported, 3)
 
 

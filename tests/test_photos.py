@@ -85,7 +85,8 @@ def test_a_report_needs_a_model_directory() -> None:
 
 
 @pytest.mark.slow
-def test_a_fit_without_settings_tells_two_scenes_apart(tmp_path: Path) -> None:
+def test_a_fit_without_settings_tells_two_scenes_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sic.training.frozen.STEPS", 200)  # enough for two scenes
     model = sic.fit(scenes(tmp_path / "scenes"), out=tmp_path / "model", workers=0)
     photo = Image.fromarray(load_sample_image("flower.jpg"))
     prediction = model.predict(photo)

@@ -333,8 +333,9 @@ def test_other_sources_of_supports_learn_as_well(tmp_path: Path) -> None:
     embedded in all: an exact step embeds 15 beside its 8 queries, so a bank's may have more, and do more epochs."""
     data = sic.data.open(draw_folders(tmp_path / "birds", 5, 30, 32))
     scores = {}
+    usual = {"size": 32, "batch_size": 8, "epochs": 12, "check_every": 3}
     for source, said in {"exact": {}, "bank": {"batch_size": 24, "epochs": 30}, "n-way": {"ways": 3}}.items():
-        settings = small(data, **{"size": 32, "batch_size": 8, "epochs": 12, "support_source": source, **said})
+        settings = small(data, **{**usual, "support_source": source, **said})
         fit(data, settings, tmp_path / source, workers=0)
         scores[source] = max(
             float(row["val_score"]) for row in csv.DictReader((tmp_path / source / "history.csv").open())
