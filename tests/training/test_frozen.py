@@ -56,6 +56,12 @@ def frozen(photos: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory
     return sic.fit(photos, tmp_path_factory.mktemp("frozen") / "model", weights=str(weights), workers=0)
 
 
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few steps on the frozen network, for what does not depend on their number."""
+    monkeypatch.setattr("sic.training.frozen.STEPS", 100)
+
+
 def test_a_frozen_network_learns_colours_and_stays_as_it_is(photos: Path, weights: Path, frozen: Model) -> None:
     model = frozen
     assert model.folder is not None
@@ -74,9 +80,10 @@ def test_a_frozen_network_learns_colours_and_stays_as_it_is(photos: Path, weight
     assert abs(explanation.residual) < 1e-3
 
 
-def test_the_same_seed_gives_the_same_model(photos: Path, weights: Path, frozen: Model, tmp_path: Path) -> None:
-    second = sic.fit(photos, tmp_path / "again", weights=str(weights), workers=0)
-    assert torch.equal(frozen.classifier.support_vectors, second.classifier.support_vectors)  # type: ignore[attr-defined]
+@pytest.mark.usefixtures("briefly")
+def test_the_same_seed_gives_the_same_model(photos: Path, weights: Path, tmp_path: Path) -> None:
+    first, second = (sic.fit(photos, tmp_path / name, weights=str(weights), workers=0) for name in ("one", "again"))
+    assert torch.equal(first.classifier.support_vectors, second.classifier.support_vectors)  # type: ignore[attr-defined]
 
 
 def test_evidence_for_the_own_class_starts_at_a_useful_size(photos: Path, frozen: Model) -> None:
@@ -160,6 +167,7 @@ def test_what_does_not_go_together(
 TUNED = {"recipe": "tuned", "epochs": 2, "augmentation": "none", "workers": 0}
 
 
+@pytest.mark.usefixtures("briefly")
 def test_fine_tuning_starts_from_the_projection(photos: Path, weights: Path, tmp_path: Path) -> None:
     """A very small learning rate leaves projection and T of a frozen fit."""
     alone = sic.fit(photos, tmp_path / "frozen", weights=str(weights), workers=0)
@@ -169,6 +177,7 @@ def test_fine_tuning_starts_from_the_projection(photos: Path, weights: Path, tmp
         assert torch.allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.usefixtures("briefly")
 def test_fine_tuning_is_in_training_mode(
     photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +194,7 @@ def test_fine_tuning_is_in_training_mode(
     assert modes and all(modes)
 
 
+@pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize("worse", ["tuned", "frozen"])
 def test_the_better_of_both_models_is_kept(
     worse: str, photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,6 +211,7 @@ def test_the_better_of_both_models_is_kept(
     assert abs(model.explain(photos / "red" / "0.png").residual) < 1e-3
 
 
+@pytest.mark.usefixtures("briefly")
 def test_fine_tuning_can_be_resumed(photos: Path, weights: Path, tmp_path: Path) -> None:
     whole = sic.fit(photos, tmp_path / "whole", weights=str(weights), **TUNED)  # type: ignore[arg-type]
 

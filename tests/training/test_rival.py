@@ -23,7 +23,7 @@ SMALL = {"size": 32, "workers": 0}
 
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small network in place of the weights for photographs, and few epochs, which nobody has asked for."""
+    """A small network in place of the weights for photographs, and few steps and epochs, which nobody has asked for."""
     choose = fitting.choose
 
     def briefly(*arguments: Any) -> Any:
@@ -31,6 +31,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(settings, epochs=min(settings.epochs, 4)), notes
 
     monkeypatch.setattr(fitting, "choose", briefly)
+    monkeypatch.setattr("sic.training.frozen.STEPS", 100)
     torch.manual_seed(0)
     backbone = create("resnet_tiny", "bcosified")
     backbone.train()(torch.rand(16, 3, 32, 32))
