@@ -286,7 +286,7 @@ def test_an_interrupted_search_continues_to_the_uninterrupted_result(
     sic: Sic, bird_folders: Path, tmp_path: Path
 ) -> None:
     """Of SIGTERM, see `test_what_ends_it_ends_all_of_them`."""
-    flags = ["--epochs", 4, "--backbone", "resnet_tiny", "--size", 40, "--batch-size", 4, "--lr", 0.003, "-T", 1]
+    flags = ["--epochs", 6, "--backbone", "resnet_tiny", "--size", 40, "--batch-size", 4, "--lr", 0.003, "-T", 1]
     command = [sys.executable, "-m", "sic", "search", bird_folders, "--out", tmp_path / "search", *flags]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     trial = tmp_path / "search" / "trials" / "lr0.003-T1"
