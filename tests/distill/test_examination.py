@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sic.backbones import create
 from sic.backbones.distilled import read_distilled
+from sic.distill.distill import _examine_teacher
 from sic.distill.examination import Examination
 from sic.distill.student import create_student
 from sic.distill.teacher import Teacher
@@ -19,6 +20,7 @@ from sic.distilled_model import load_distilled
 from sic.evaluate.localisation import KINDS, draw_grids
 from sic.methods import Classifier
 from sic.methods.blackbox import GRAD_CAM, INPUT_X_GRADIENT
+from sic.training import Silent
 from tests.cli.conftest import Sic, here
 
 CLASSES = 4
@@ -91,6 +93,32 @@ def test_no_grid_without_an_image_of_every_cell(teacher: Teacher, examination: E
     assert examination.point({"teacher": teacher.classifier(GRAD_CAM)}, usable) is None
 
 
+class Recorded(Silent):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.warned: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+    def warn(self, sentence: str) -> None:
+        self.warned.append(sentence)
+
+
+def test_a_teacher_that_guesses_is_announced(teacher: Teacher, examination: Examination) -> None:
+    """With labels that are its own answers, it knows everything; with those of the next class, nothing."""
+    own = teacher(examination.pixels.float() / 255).logits.argmax(1)
+    for shift, share, warnings in ((0, "100.0%", 0), (1, "0.0%", 1)):
+        reporter = Recorded()
+        labelled = Examination(examination.pixels, (own + shift) % CLASSES)
+        answers = _examine_teacher(labelled, teacher, reporter)
+        assert torch.equal(answers, examination.answers(teacher.classifier(GRAD_CAM)))
+        assert reporter.said == [f"The teacher answers {share} of 8 test images correctly."]
+        assert len(reporter.warned) == warnings
+
+
 def sure(answers: Tensor, labels: Tensor) -> Tensor:
     """Stands for `confident`: tiny networks that have learnt nothing are never right with confidence."""
     return torch.ones(len(labels), dtype=torch.bool)
@@ -143,5 +171,7 @@ def test_a_distillation_says_how_well_both_point(
 def test_a_distillation_without_confident_answers_has_no_grids(command: list[object], tmp_path: Path) -> None:
     found = SIC.json(*command)
     assert found["top1"].keys() == {"student", "teacher"} and found["grid_2x2"] is None
-    assert "grids" not in SIC(*command).stdout
+    said = SIC(*command)
+    assert "grids" not in said.stdout
+    assert said.stderr.index("The teacher answers") < said.stderr.index("reading images")
     assert read_distilled(tmp_path / "out.safetensors").origin["grid_2x2"] is None

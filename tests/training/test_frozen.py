@@ -153,6 +153,8 @@ def test_the_penalty_keeps_the_cases_of_a_class_apart(monkeypatch: pytest.Monkey
         ({"weights": "FILE", "backbone": "resnet18"}, "leave out --backbone and --form"),
         ({"weights": "FILE", "method": "blackbox"}, "which --method blackbox cannot use"),
         ({"weights": "FILE", "epochs": 3}, "--epochs does not apply to --recipe frozen; leave it out, or add --fine-t"),
+        ({"weights": "FILE", "padding": "replicate"}, "--padding does not apply to --recipe frozen; leave it out"),
+        ({"weights": "FILE", "antialiased": True}, "--antialias does not apply to --recipe frozen; leave it out"),
         ({"weights": "FILE", "recipe": "tuned", "temperature": 3}, "--temperature does not apply to --recipe tuned"),
     ],
 )

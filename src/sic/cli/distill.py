@@ -97,7 +97,7 @@ def distill(
             resume=resume,
             workers=workers,
             machines=machines,
-            report=talker.advance,
+            reporter=talker,
         )
     if json:
         print_json({**asdict(done), "file": str(done.file)})

@@ -1,7 +1,7 @@
 """From a conventional network and unlabelled images to a file of B-cos weights."""
 
+import math
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from sic.evaluate.localisation import GRIDS, confident
 from sic.machines import Machines, exact_arithmetic
 from sic.methods import Classifier, device_of
 from sic.methods.blackbox import GRAD_CAM
+from sic.training import Reporter, Silent
 
 HELD_OUT = 1000
 """Images that are not trained on, to measure how often student and teacher agree."""
@@ -33,8 +34,6 @@ SHOWN_AT = 224
 """Side in pixels at which student and teacher are compared in the end."""
 GRIDS_ON_CPU = 100
 """Most grids of test images without a GPU."""
-Report = Callable[[str, int, int], None]
-"""Called with a task, how much is done, and how much there is."""
 
 
 @dataclass
@@ -68,7 +67,7 @@ def distill(
     resume: bool = False,
     workers: int = 2,
     machines: Machines | None = None,
-    report: Report | None = None,
+    reporter: Reporter | None = None,
 ) -> Outcome:
     """Teach a B-cos network what `teacher` knows and write it to `out`.
 
@@ -77,17 +76,15 @@ def distill(
     for each of the teacher's classes.
     """
     machines = machines or Machines()
+    reporter = reporter if reporter is not None and machines.first else Silent()
     name = student or teacher
     require(teacher)
     require(name)
     folder = _run_folder(out, resume)
     files = image_files(images)
 
-    def counting(task: str) -> Progress | None:
-        if report is None or not machines.first:
-            return None
-        say = report
-        return lambda done, total: say(task, done, total)
+    def counting(task: str) -> Progress:
+        return lambda done, total: reporter.advance(task, done, total)
 
     teaching = load_teacher(teacher, loader(weights, teacher, "conventional", counting("downloading")))
     alike = _alike(name, teaching)
@@ -97,9 +94,11 @@ def distill(
     earlier = None if start is None else read_distilled(start)
     if earlier is not None:
         _start_from(learning, earlier, name, str(start))
-    examination = None
+    examination = right = None
     if test is not None:
         examination = Examination.read(test, teaching.classes, workers, counting("reading test images"))
+        if machines.first:
+            right = _examine_teacher(examination, teaching, reporter)
     stored = Preprocessing(max(plan.size, plan.final_size), max(plan.size, plan.final_size), "crop")
     pixels, _ = decode(files, stored, workers, counting("reading images"))
     pixels = pixels[torch.randperm(len(pixels), generator=torch.Generator().manual_seed(plan.seed))]
@@ -119,10 +118,10 @@ def distill(
         raise SystemExit(0)
     agreement = _agreement(learning, teaching, held_out) if teaching.classes and len(held_out) else None
     top1 = grid = tested_on = None
-    if test is not None and examination is not None and learning.classifier is not None:
+    if test is not None and examination is not None and right is not None and learning.classifier is not None:
         exact_arithmetic()
         box = teaching.to(module.device).classifier(GRAD_CAM)
-        top1, grid = _examine(examination, learning.classifier, box, counting("pointing in grids"))
+        top1, grid = _examine(examination, learning.classifier, box, right, counting("pointing in grids"))
         tested_on = {"name": f"images of {test.resolve().name}", "images": len(examination.labels)}
     origin: dict[str, Any] = {
         "teacher": f"{teacher} ({Path(weights).name})",
@@ -187,11 +186,29 @@ def _joint_terms(weights: str, earlier: Distilled | None) -> str:
     return before if own in before else f"{own} {before}".strip()
 
 
+def _examine_teacher(examination: Examination, teacher: Teacher, reporter: Reporter) -> Tensor:
+    """Its answers, N×C, before anybody learns from them: a teacher with damaged weights still teaches."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    answers = examination.answers(teacher.to(device).classifier(GRAD_CAM))
+    teacher.cpu()
+    share, number, chance = examination.top(answers), len(examination.labels), 1 / teacher.classes
+    reporter.say(f"The teacher answers {share:.1%} of {number:,} test images correctly.")
+    if share < chance + 3 * math.sqrt(chance * (1 - chance) / number):
+        reporter.warn(
+            "This is not clearly better than chance. Do the weights belong to this network, and are the folders of "
+            "--test in the order of its classes?"
+        )
+    return answers
+
+
 def _examine(
-    examination: Examination, student: Classifier, teacher: Classifier, progress: Progress | None
+    examination: Examination, student: Classifier, teacher: Classifier, right: Tensor, progress: Progress | None
 ) -> tuple[dict[str, float], dict[str, Any] | None]:
-    """The share of right answers of both, and their grid pointing on images that both answer with confidence."""
-    answers = {"student": examination.answers(student), "teacher": examination.answers(teacher)}
+    """The share of right answers of both, and their grid pointing on images that both answer with confidence.
+
+    `right`: the teacher's answers.
+    """
+    answers = {"student": examination.answers(student), "teacher": right}
     usable = torch.stack([confident(found, examination.labels) for found in answers.values()]).all(0)
     ways = {"student": student, "teacher_grad_cam": teacher}
     grids = GRIDS if device_of(student).type == "cuda" else GRIDS_ON_CPU
