@@ -20,8 +20,8 @@ from sic.distilled_model import load_distilled
 from sic.evaluate.localisation import KINDS, draw_grids
 from sic.methods import Classifier
 from sic.methods.blackbox import GRAD_CAM, INPUT_X_GRADIENT
-from sic.training import Silent
 from tests.cli.conftest import Sic, here
+from tests.listening import Listening
 
 CLASSES = 4
 SIC = Sic(here)
@@ -93,25 +93,11 @@ def test_no_grid_without_an_image_of_every_cell(teacher: Teacher, examination: E
     assert examination.point({"teacher": teacher.classifier(GRAD_CAM)}, usable) is None
 
 
-class Recorded(Silent):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.warned: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.said.append(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.warned.append(sentence)
-
-
 def test_a_teacher_that_guesses_is_announced(teacher: Teacher, examination: Examination) -> None:
     """With labels that are its own answers, it knows everything; with those of the next class, nothing."""
     own = teacher(examination.pixels.float() / 255).logits.argmax(1)
     for shift, share, warnings in ((0, "100.0%", 0), (1, "0.0%", 1)):
-        reporter = Recorded()
+        reporter = Listening()
         labelled = Examination(examination.pixels, (own + shift) % CLASSES)
         answers = _examine_teacher(labelled, teacher, reporter)
         assert torch.equal(answers, examination.answers(teacher.classifier(GRAD_CAM)))

@@ -13,15 +13,8 @@ import sic
 from sic.errors import SicError
 from sic.training import fit
 from sic.training.history import BEST, LAST, Silent, WholeCheckpoints, checkpoint_folder, read_checkpoint
+from tests.listening import Listening
 from tests.training.test_fit import Interrupting, outputs, small
-
-
-class Listening(Silent):
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warn(self, sentence: str) -> None:
-        self.warnings.append(sentence)
 
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(tmp_path: Path) -> None:
@@ -71,7 +64,7 @@ def test_resume_falls_back_to_the_best_checkpoint_and_says_so(
     last.write_bytes(content[: int(share * len(content))])
     listening = Listening()
     fit(data, settings, folder, workers=0, resume=True, reporter=listening)
-    assert [f"best.ckpt of epoch {best} is used instead" in words for words in listening.warnings].count(True) == 1
+    assert [f"best.ckpt of epoch {best} is used instead" in words for words in listening.warned].count(True) == 1
     assert torch.equal(outputs(whole, bird_folders), outputs(folder, bird_folders))
 
 
@@ -84,7 +77,7 @@ def test_without_any_readable_checkpoint_it_is_one_sentence(tmp_path: Path) -> N
     torch.save({"epoch": 4}, tmp_path / "best.ckpt")
     listening = Listening()
     found = read_checkpoint(tmp_path, (LAST, BEST), listening)
-    assert found is not None and found[0].name == "best.ckpt" and "epoch 5" in listening.warnings[0]
+    assert found is not None and found[0].name == "best.ckpt" and "epoch 5" in listening.warned[0]
 
 
 @pytest.mark.slow

@@ -14,25 +14,13 @@ from sic.data.labels import targets
 from sic.directory import Config, build
 from sic.training import memory
 from sic.training.batches import Batch, support_candidates
-from sic.training.history import Silent
 from sic.training.memory import FEWEST, GB, available, bound_memory, kept_per_image
 from sic.training.sic import SICTraining, SupportBank
+from tests.listening import Listening
 from tests.models import small_settings
 
 CLASSES, PER_CLASS = 3, 2
 SAMPLES = [Sample(f"{i}", Path(f"{i}"), (i % CLASSES,)) for i in range(18)]
-
-
-class Listening(Silent):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.warned: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.said.append(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.warned.append(sentence)
 
 
 def training(backbone: str, form: str = "bcos", source: str = "exact") -> SICTraining:
