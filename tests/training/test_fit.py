@@ -26,6 +26,7 @@ from sic.evaluate.interventions import logits
 from sic.training import Silent, choose, fit
 from tests.cli.conftest import here
 from tests.conftest import draw_folders
+from tests.listening import Listening
 from tests.waiting import LONG, wait_until
 
 pytestmark = pytest.mark.slow
@@ -359,16 +360,10 @@ def test_a_network_that_cannot_be_compiled_is_trained_nevertheless(
         def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
             raise TorchDynamoException("no such kernel")
 
-    class Told(Silent):
-        warnings: list[str] = []  # noqa: RUF012
-
-        def warn(self, text: str) -> None:
-            self.warnings.append(text)
-
     monkeypatch.setattr(torch, "compile", lambda function, **_: lambda images: Fails.apply(function(images)))
-    data = sic.data.open(bird_folders)
-    fit(data, small(data, epochs=2, compiled=True), tmp_path / "model", workers=0, reporter=Told())
-    assert any("cannot be compiled here (no such kernel)" in text for text in Told.warnings)
+    data, reporter = sic.data.open(bird_folders), Listening()
+    fit(data, small(data, epochs=2, compiled=True), tmp_path / "model", workers=0, reporter=reporter)
+    assert any("cannot be compiled here (no such kernel)" in text for text in reporter.warned)
     assert epochs_done(tmp_path / "model") == 2
     assert outputs(tmp_path / "model", bird_folders).isfinite().all()
 

@@ -17,6 +17,7 @@ from sic.backbones.distilled import Distilled
 from sic.directory import read_config, read_run
 from sic.errors import SicError
 from sic.training.history import Silent
+from tests.listening import Listening
 
 SMALL = {"size": 32, "workers": 0}
 
@@ -53,14 +54,6 @@ def xrays(tmp_path: Path) -> Path:
     return tmp_path / "xrays"
 
 
-class Listening(Silent):
-    def __init__(self) -> None:
-        self.heard = ""
-
-    def say(self, sentence: str) -> None:
-        self.heard += sentence + "\n"
-
-
 def decide(monkeypatch: pytest.MonkeyPatch, photos: float, scratch: float) -> None:
     """Let both models have these validation scores."""
     scores = iter([photos, scratch])
@@ -88,8 +81,8 @@ def test_the_better_model_is_kept(
     assert not (tmp_path / "model.photos").exists()
     assert model.config.backbone == ("resnet_tiny" if recipe == "frozen" else "resnet_small")
     assert model.config.training["compared"]
-    assert "not colour photographs" in reporter.heard
-    assert f"{photographs:.1%} with the network for photographs, {scratch:.1%} from scratch" in reporter.heard
+    assert "not colour photographs" in "\n".join(reporter.said)
+    assert f"{photographs:.1%} with the network for photographs, {scratch:.1%} from scratch" in "\n".join(reporter.said)
     assert abs(sic.load(out).explain(xrays / "left" / "1.png").residual) < 1e-3
 
 
@@ -105,7 +98,7 @@ def test_an_interrupted_fit_still_compares(xrays: Path, tmp_path: Path) -> None:
     assert (tmp_path / "model.photos" / "config.json").is_file()
     reporter = Listening()
     model = sic.fit(xrays, tmp_path / "model", resume=True, workers=0, reporter=reporter)
-    assert "model is kept" in reporter.heard and model.config.training["compared"]
+    assert "model is kept" in "\n".join(reporter.said) and model.config.training["compared"]
     assert not (tmp_path / "model.photos").exists()
 
 
@@ -123,4 +116,4 @@ def test_a_folder_in_the_way_is_left_alone(xrays: Path, tmp_path: Path) -> None:
 def test_who_says_how_to_train_gets_one_model(said: dict[str, str], xrays: Path, tmp_path: Path) -> None:
     reporter = Listening()
     sic.fit(xrays, tmp_path / "model", reporter=reporter, **said, **SMALL)  # type: ignore[arg-type]
-    assert "not colour photographs" not in reporter.heard
+    assert "not colour photographs" not in "\n".join(reporter.said)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +83,8 @@ class Crops:
     """Bytes N×3×H×W."""
     transforms: Tensor
     """N×2×3, from the crop's coordinates to the image's, as `affine_grid` takes them."""
-    blended: Tensor
-    """N, the share of the neighbouring crop that is blended into each, at most a half."""
+    blended: Tensor | None = None
+    """N, the share of the neighbouring crop that is blended into each, at most a half; None: none is blended."""
 
     @classmethod
     def draw(cls, images: Tensor, generator: np.random.Generator, mixup: float = 0.0) -> "Crops":
@@ -98,14 +98,16 @@ class Crops:
         transforms = np.zeros((number, 2, 3), np.float32)
         transforms[:, 0, 0], transforms[:, 1, 1] = sides[:, 0] * mirrored, sides[:, 1]
         transforms[:, :, 2] = places
+        crops = cls(images, torch.from_numpy(transforms).to(images.device, non_blocking=True))
+        if not mixup:
+            return crops
         blended = np.where(generator.random(number) < mixup, generator.uniform(0, 0.5, number), 0).astype(np.float32)
-        return cls(
-            images, *(torch.from_numpy(each).to(images.device, non_blocking=True) for each in (transforms, blended))
-        )
+        return replace(crops, blended=torch.from_numpy(blended).to(images.device, non_blocking=True))
 
     def at(self, size: int) -> Tensor:
         """RGB in [0, 1], N×3×size×size."""
         grid = F.affine_grid(self.transforms, [len(self.images), 3, size, size], align_corners=False)
         drawn = F.grid_sample(self.images.float(), grid, align_corners=False, padding_mode="border")
-        mixed = torch.lerp(drawn, drawn.roll(1, 0), self.blended[:, None, None, None])
-        return (mixed / 255).contiguous(memory_format=torch.channels_last)
+        if self.blended is not None:
+            drawn = torch.lerp(drawn, drawn.roll(1, 0), self.blended[:, None, None, None])
+        return (drawn / 255).contiguous(memory_format=torch.channels_last)
