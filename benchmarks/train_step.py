@@ -15,7 +15,7 @@ that with 120 classes. The plain network is the backbone as its authors made it,
 is compiled, bf16, channels-last; all at the same time, so `first_s` is longer than it would be alone. Ours is replayed
 as CUDA graphs where `sic train` does that (all cases but exact_392); `plain_graphs` is the plain network replayed too.
 Images are random and on the device: no loader is measured. Adds to results/speed.json; the first backbone's figures are
-at its top, the others' under their names.
+at its top, the others' under their names. `--exact`: exact_392 of every backbone, each under its name.
 `--small`: a dry run on a CPU.
 """
 
@@ -288,6 +288,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--no-compile", dest="compiled", action="store_false")
     parser.add_argument("--small", action="store_true", help="a dry run: small network, small images, three steps")
+    parser.add_argument("--exact", action="store_true", help="exact_392 only, every backbone's under its name")
     parser.add_argument("--plot", type=Path, help="also draw the cost by the number of classes, of the first backbone")
     parser.add_argument("--out", type=Path, default=Path("results/speed.json"))
     parser.add_argument("--task", nargs=3, help=argparse.SUPPRESS)
@@ -306,18 +307,20 @@ def main() -> None:
         "compiled": arguments.compiled,
         "size": arguments.size,
     }
-    first, *others = arguments.backbones.split(",")
-    found = measure_all([(first, name, who) for name in CASES for who in WHO[name]], arguments)
-    about["backbone"] = first
-    if arguments.plot is not None:
-        about["classes"] = sweep(first, arguments.size, max(3, arguments.steps // 3))
-        draw(about["classes"], first, arguments.plot)
-    print("measured", flush=True)
-    record.add(arguments.out, {**compared(found, first), "train_step": about})
+    others = arguments.backbones.split(",")
+    if not arguments.exact:
+        first = others.pop(0)
+        found = measure_all([(first, name, who) for name in CASES for who in WHO[name]], arguments)
+        about["backbone"] = first
+        if arguments.plot is not None:
+            about["classes"] = sweep(first, arguments.size, max(3, arguments.steps // 3))
+            draw(about["classes"], first, arguments.plot)
+        print("measured", flush=True)
+        record.add(arguments.out, {**compared(found, first), "train_step": about})
     for name in others:
         found = measure_all([(name, "exact_392", who) for who in WHO["exact_392"]], arguments)
         print("measured", flush=True)
-        record.add(arguments.out, {name: compared(found, name)})
+        record.add(arguments.out, {name: {**compared(found, name), "command": as_typed()}})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Multi-head self-attention whose attention weights are part of the dynamic weight."""
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sic.bcos.explanation import frozen
+from sic.bcos.explanation import is_explaining
 from sic.bcos.layers import BcosLinear
 
 
@@ -40,8 +41,15 @@ class BcosAttention(nn.Module):
             raise NotImplementedError("attention with a mask")
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         query, key = self.query_norm(query), self.key_norm(key)
-        attention = frozen((query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).softmax(dim=-1))
-        return self.out_dropout(self.out((self.dropout(attention) @ value).transpose(1, 2).flatten(2)))
+        if is_explaining():
+            attention = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).softmax(dim=-1).detach()
+            mixed = self.dropout(attention) @ value
+        else:
+            # Without the N×heads×L×L attention weights in memory.
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, dropout_p=self.dropout.p if self.training else 0.0
+            )
+        return self.out_dropout(self.out(mixed.transpose(1, 2).flatten(2)))
 
 
 class BcosMultiheadAttention(BcosAttention):
