@@ -2,12 +2,15 @@
 published loss and with ours.
 
     python benchmarks/variety_frozen.py DATA [--weights photos] [--size 160] [--seeds 0,1,2] [--misplaced 0,0.1]
+        [--apart 0.03,0.1]
 
 DATA has class folders in `train` and `test`. All images are embedded once; then every fit takes seconds. Before: the
-published loss and supports. After: the recipe `frozen`, also with other
-weights of its penalty on misplaced evidence. For test images, and for training images that the fit did not see
-(settings are chosen on those): accuracy, the median ratio of the weakest to the strongest evidence of a right answer
-(`variety`), how often the case that leads least is the strongest one (median over classes; 1/3 at most), the share of
+published loss and supports. After: the recipe `frozen`, also with other weights of its penalties, and (`any_image`)
+the same fit with varied supports that need not be typical of their class. For test images, and for training images
+that the fit did not see (settings are chosen on those): accuracy, the median ratio of the weakest to the strongest
+evidence of a right answer (`variety`), the share of cases that give images of their class less than a tenth of what the
+strongest case of the class gives (`idle`; they make the ratio small without showing anything), how often the case that
+leads least is the strongest one (median over classes; 1/3 at most), the share of
 scores above 0, the share of the evidence for a class that lies on the other images of a grid (`misplaced_4`: grids of
 2×2, `misplaced_9`: 3×3; from the features of single images), and the share of dead units.
 """
@@ -33,6 +36,7 @@ from sic.data import open as open_data
 from sic.data.images import Preprocessing
 from sic.methods import SIC
 from sic.settings import RECIPES
+from sic.supports import directions, select
 from sic.training.choose import choose
 from sic.training.frozen import fit_features
 from sic.training.history import Silent
@@ -41,6 +45,7 @@ from sic.training.sic import SICTraining, latent_health
 
 HELD_OUT = 0.15
 GRIDS = 500
+IDLE = 0.1
 RECIPE = RECIPES["frozen"]
 PUBLISHED = replace(RECIPE, inference_supports="nearest", own_evidence=6.0, apart=0.0, misplaced=0.0)
 
@@ -55,6 +60,10 @@ def figures(classifier: SIC, features: Tensor, truth: Tensor) -> dict[str, float
     leads = torch.zeros(classifier.classes, max(map(len, own)))
     for label, values in zip(best[best == truth].tolist(), own, strict=True):
         leads[label, values.argmax()] += 1
+    idle = []
+    for label in range(classifier.classes):
+        given = evidence[truth == label][:, classifier.support_classes == label].mean(dim=0)
+        idle += (given < IDLE * given.max()).tolist()
     shares = (leads / leads.sum(dim=1, keepdim=True).clamp_min(1)).amin(dim=1)
     elsewhere, targets = {}, F.one_hot(truth, classifier.classes).float()
     members = [(truth == label).nonzero()[:, 0].numpy() for label in range(classifier.classes)]
@@ -67,6 +76,7 @@ def figures(classifier: SIC, features: Tensor, truth: Tensor) -> dict[str, float
         **elsewhere,
         "accuracy": (best == truth).float().mean().item(),
         "variety": ratios.median().item(),
+        "idle": float(np.mean(idle)),
         "least_leading": shares.median().item(),
         "score_above_0": (logits.amax(dim=1) >= 0).float().mean().item(),
     }
@@ -79,6 +89,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=160)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--misplaced", help="weights of that penalty to try")
+    parser.add_argument("--apart", help="weights of the penalty on images that are alike to try")
     parser.add_argument("--features", type=Path, help="keep features in this folder, to use them again")
     parser.add_argument("--out", type=Path, default=Path("results/variety.json"))
     options = parser.parse_args()
@@ -98,12 +109,10 @@ def main() -> None:
             features[split] = torch.from_numpy(np.load(file))
             labels[split] = torch.tensor([sample.labels[0] for sample in samples])
     classifier = SIC(network.cpu(), len(data.classes), settings.supports_per_class * len(data.classes))
-    tried = [float(weight) for weight in options.misplaced.split(",")] if options.misplaced else []
-    ways = {
-        "before": PUBLISHED,
-        "after": RECIPE,
-        **{f"misplaced {weight:g}": replace(RECIPE, misplaced=weight) for weight in tried},
-    }
+    ways = {"before": PUBLISHED, "after": RECIPE}
+    for name in ("misplaced", "apart"):
+        for weight in filter(None, (getattr(options, name) or "").split(",")):
+            ways[f"{name} {weight}"] = replace(RECIPE, **{name: float(weight)})
     found: dict[str, Any] = {"command": as_typed(), "seeds": options.seeds, **{name: [] for name in ways}}
     for seed in map(int, options.seeds.split(",")):
         order = np.random.default_rng(seed).permutation(len(features["train"]))
@@ -119,12 +128,16 @@ def main() -> None:
             fit_features(module, features["train"][shown], targets, candidates, chosen, Silent())
             with torch.no_grad():
                 latents = classifier.encoder.project(features["train"][shown]).numpy()
-            result = {
-                "seed": seed,
-                "validation": figures(classifier, features["train"][held_out], labels["train"][held_out]),
-                "test": figures(classifier, features["test"], labels["test"]),
-                "dead_units": latent_health(latents).dead_units,
+            unseen = {
+                "validation": (features["train"][held_out], labels["train"][held_out]),
+                "test": (features["test"], labels["test"]),
             }
+            result = {"seed": seed, "dead_units": latent_health(latents).dead_units}
+            result |= {split: figures(classifier, *images) for split, images in unseen.items()}
+            if recipe.inference_supports == "varied":
+                rows, owners = select(directions(latents), candidates, settings.supports_per_class, seed)
+                classifier.set_supports(torch.from_numpy(latents[rows]), torch.from_numpy(owners))
+                result["any_image"] = {split: figures(classifier, *images) for split, images in unseen.items()}
             found[when].append(result)
             print(when, result, flush=True)
     record.add(options.out, {options.data.name: found})

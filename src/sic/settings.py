@@ -26,8 +26,8 @@ Padding = Literal["zeros", "reflect", "replicate"]
 Augmentation = Literal["none", "affine", "photo", "xray"]
 How = Literal["nearest", "varied", "centroid", "random", "full"]
 """nearest: the images nearest to the centroids of k-means. varied: the same by the directions of latents, which are all
-that a similarity depends on. centroid: the centroids, which are no images. random: images drawn once. full: all
-images."""
+that a similarity depends on, among the typical images of a class. centroid: the centroids, which are no images. random:
+images drawn once. full: all images."""
 SupportSource = Literal["exact", "bank", "n-way"]
 """Supports of a training step. exact: images of every class, embedded with the queries. bank: remembered latents of
 every class. n-way: images of some classes, embedded with the queries."""
@@ -62,8 +62,8 @@ def _from_projection(lr: float, batch_size: int, clip: float | None, augmentatio
     """A recipe for pretrained B-cos networks.
 
     The published loss alone makes the images of a class one point, and then all of its cases say the same (see
-    results/matches.json, variety). Evidence for a class then lies on images of other classes, too; see
-    results/misplaced.json and results/tuned.json.
+    results/variety.json). Evidence for a class then lies on images of other classes, too; see results/misplaced.json
+    and results/tuned.json.
     """
     return Recipe(
         lr,
@@ -74,7 +74,7 @@ def _from_projection(lr: float, batch_size: int, clip: float | None, augmentatio
         projection_first=True,
         inference_supports="varied",
         own_evidence=12.0,
-        apart=0.03,
+        apart=0.05,
         misplaced=0.1,
     )
 
@@ -186,8 +186,8 @@ class Network:
     )
     loss: Loss = setting("bce: each class is judged by itself; ce: classes exclude each other.", "bce", special=True)
     inference_supports: How = setting(
-        "Supports after training: nearest (the images nearest to the centroids of k-means), varied (the same by the "
-        "directions of latents: supports that differ more), centroid (the centroids themselves), random, or full (all "
+        "Supports after training: nearest (the images nearest to the centroids of k-means), varied (typical images "
+        "of a class that differ more), centroid (the centroids themselves), random, or full (all "
         "images; nwhead).",
         "nearest",
         special=True,
@@ -217,7 +217,7 @@ class Settings(Network):
     )
     backbone: str = setting("Feature extractor.")
     weights: str | None = setting(
-        "Weights to start from: imagenet, imagenet-long, a file, or a sic model directory.", None
+        "Weights to start from: photos, photos-small, imagenet, imagenet-long, a file, or a sic model directory.", None
     )
     size: int = setting("Side of the model's input in pixels.", low=16, high=1024)
     fit: Fit = setting("crop: central square; squash: whole image.")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from sic.supports import directions, room_for, select, select_class, select_how
+from sic.supports import directions, room_for, select, select_class, select_how, select_varied
+from sic.supports.select import TYPICAL, kmeans, typical
 from sic.supports.select import centroids as means_of
-from sic.supports.select import kmeans
 
 
 def latents(rows: int, columns: int = 4, seed: int = 0) -> np.ndarray:
@@ -321,3 +321,45 @@ def test_varied_supports_differ_in_direction_and_not_in_length() -> None:
     units = latents / np.linalg.norm(latents, axis=1, keepdims=True)
     np.testing.assert_array_equal(varied.rows, select(units, candidates, 3)[0])
     assert (directions(np.zeros((2, 3), np.float32)) == 0).all()
+
+
+def with_an_outlier() -> np.ndarray:
+    """30 images of two kinds that have something in common, and a last one that is like none of them."""
+    rng = np.random.default_rng(0)
+    kinds = np.repeat(np.eye(4)[[0, 1]] + np.eye(4)[2], 15, axis=0) + 0.02 * rng.random((30, 4))
+    return np.concatenate([kinds, np.eye(4)[[3]]]).astype(np.float32)
+
+
+@pytest.mark.parametrize("device", [None, CPU])
+def test_an_image_that_is_like_no_other_is_no_varied_support(device: torch.device | None) -> None:
+    points = with_an_outlier()
+    assert 30 in select(directions(points), {0: range(31)}, 3, device=device)[0]
+    found = select_how("varied", points, {0: range(31)}, 3, device=device).rows
+    assert 30 not in found and len(found) == 3 and set(found // 15) == {0, 1}
+    np.testing.assert_array_equal(select_varied(points, 3, 0), found)
+    assert 30 in select_varied(points, 3, 0, pinned=[30])
+
+
+def test_varied_supports_of_each_class_are_among_its_own_images() -> None:
+    points = np.concatenate([with_an_outlier(), with_an_outlier()])
+    rows = np.random.default_rng(0).permutation(62).tolist()
+    candidates = {label: [row for row in rows if row // 31 == label] for label in (0, 1)}
+    found = select_how("varied", points, candidates, 3)
+    np.testing.assert_array_equal(found.rows // 31, found.classes)
+    assert not {30, 61} & set(found.rows.tolist())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_typical_images_against_a_loop(seed: int) -> None:
+    units = directions(latents(12, seed=seed))
+    likeness = [np.mean([units[i] @ units[j] for j in range(12) if j != i]) for i in range(12)]
+    expected = [i for i in range(12) if likeness[i] >= TYPICAL * np.median(likeness)]
+    assert typical(units, 3).tolist() == expected
+
+
+def test_as_many_images_are_typical_as_there_are_to_be_supports() -> None:
+    strangers = np.concatenate([np.repeat(np.eye(6, dtype=np.float32)[:1], 5, axis=0), np.eye(6, dtype=np.float32)[1:]])
+    assert typical(strangers, 3).tolist() == list(range(5))
+    assert len(typical(strangers, 7)) >= 7
+    assert typical(strangers[:2], 7).tolist() == [0, 1]
+    assert typical(strangers[:0], 1).tolist() == []

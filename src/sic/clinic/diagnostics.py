@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sic.clinic.examined import Examined
 from sic.explain.prose import ONE_CASE
-from sic.supports import directions, resembling_others, select_class, support_key
+from sic.supports import directions, resembling_others, select_varied, support_key
 
 NEIGHBOURS = 10
 """The number of training images that a support is compared with; fewer if its class has fewer."""
@@ -286,8 +286,8 @@ def _can_vary(examined: Examined, label: int, number: int) -> bool:
     ids = [sample.id for sample in examined.splits["train"] if sample.labels == (label,)]
     if len(ids) < 2:
         return False
-    units = directions(np.asarray(examined.latents.of(ids), dtype=np.float32))
-    chosen = units[select_class(units, number, 0)]
+    latents = np.asarray(examined.latents.of(ids), dtype=np.float32)
+    chosen = directions(latents)[select_varied(latents, number, 0)]
     return bool(((chosen @ chosen.T).clip(0, 1) ** examined.model.config.b).min() < ONE_CASE)
 
 

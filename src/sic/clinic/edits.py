@@ -16,7 +16,7 @@ from sic.errors import SicError
 from sic.integrity import check_fields
 from sic.predictions import Predictions
 from sic.run import RunImages
-from sic.supports import Edit, Support, directions, find_support, replaced, select_class
+from sic.supports import Edit, Support, find_support, replaced, select_class, select_varied
 
 Direction = Literal["to_right", "to_wrong", "neither"]
 
@@ -174,7 +174,8 @@ def _selected(
         raise SicError(f"{name} has {len(ids) + lost} images that can be supports, not {number}.")
     seed = int(examined.model.config.training.get("seed", 0))
     latents = np.asarray(examined.latents.of(ids), dtype=np.float32)
-    rows = select_class(directions(latents) if edit.varied else latents, number - lost, seed, rows_fixed)
+    chosen = select_varied if edit.varied else select_class
+    rows = chosen(latents, number - lost, seed, rows_fixed)
     return [*pinned, *(Support(label, ids[row]) for row in rows.tolist() if ids[row] not in fixed)]
 
 

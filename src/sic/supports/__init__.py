@@ -1,7 +1,7 @@
 """Choosing, holding and editing the supports that a SIC model reasons with."""
 
 from sic.supports.likeness import resembling_others
-from sic.supports.select import Selection, directions, room_for, select, select_class, select_how
+from sic.supports.select import Selection, directions, room_for, select, select_class, select_how, select_varied
 from sic.supports.support import (
     Action,
     Edit,
@@ -33,6 +33,7 @@ __all__ = [
     "select",
     "select_class",
     "select_how",
+    "select_varied",
     "support_files",
     "support_key",
     "support_names",

@@ -114,6 +114,8 @@ Candidates = Mapping[int, Sequence[int]]
 """Rows of the latents per class."""
 TIE = 1e-5
 """Distances that differ by less than this share of the largest one are ties, as in a cluster of two images."""
+TYPICAL = 0.5
+"""How much an image must resemble its class to be a varied support, relative to the median image of the class."""
 IN_MEMORY = 4 << 30
 """The most bytes of latents in memory; larger arrays are in a memory-mapped file."""
 AT_ONCE = 256 << 20
@@ -145,6 +147,22 @@ def centroids(latents: NDArray[np.float32], number: int, seed: int) -> NDArray[n
 def directions(latents: NDArray[np.float32]) -> NDArray[np.float32]:
     """n×d unit vectors; a latent of zero stays zero."""
     return latents / np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
+
+
+def typical(units: NDArray[np.float32], number: int) -> NDArray[np.intp]:
+    """Positions of the images of a class, unit vectors n×d, that resemble the others at least `TYPICAL` as much as the
+    median image does; at least `number`. k-means gives an image that resembles no other a cluster of its own."""
+    if len(units) <= number:
+        return np.arange(len(units))
+    likeness = (len(units) * (units @ units.mean(axis=0)) - 1) / (len(units) - 1)  # mean cosine with the others
+    return np.flatnonzero(likeness >= min(TYPICAL * np.median(likeness), np.sort(likeness)[-number]))
+
+
+def select_varied(latents: NDArray[np.float32], number: int, seed: int, pinned: Sequence[int] = ()) -> NDArray[np.intp]:
+    """`select_class` by the directions of the latents of typical images."""
+    units = directions(latents)
+    rows = np.union1d(typical(units, number), np.asarray(pinned, dtype=np.intp))
+    return rows[select_class(units[rows], number, seed, np.searchsorted(rows, pinned).tolist())]
 
 
 def select_class(latents: NDArray[np.float32], number: int, seed: int, pinned: Sequence[int] = ()) -> NDArray[np.intp]:
@@ -243,7 +261,14 @@ def select_how(
 ) -> Selection:
     """Supports for inference: `number` per class, or as many as it has; `device` as in `select`."""
     if how in ("nearest", "varied"):
-        rows, classes = select(directions(latents) if how == "varied" else latents, candidates, number, seed, device)
+        points = latents
+        if how == "varied":
+            points = directions(latents)
+            candidates = {
+                label: np.asarray(rows, np.intp)[typical(points[list(rows)], number)].tolist()
+                for label, rows in candidates.items()
+            }
+        rows, classes = select(points, candidates, number, seed, device)
         return Selection(rows, latents[rows], classes)
     rng = np.random.default_rng(seed)
     known: dict[int, NDArray[np.float64]] = {}
