@@ -1,0 +1,86 @@
+"""Which share of the time of a fit is spent in training steps? For a fit on a GPU, from the first image to the model.
+
+    PYTHONPATH=src python3 benchmarks/fit_time.py DATA [--epochs 8] [--size 160] [--out results/speed.json]
+
+`share`: of the time of `sic.fit`, the part in training steps of the network (forward, backward, optimiser; the device
+is waited for after each). The rest is reading images, looking for copies, the fit of the projection, choosing supports,
+validation, and measuring the model in the end. Importing torch is not counted. Adds the key `fit`.
+"""
+
+import argparse
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import record
+import torch
+from command import as_typed
+
+import sic
+from sic.cli.console import Talker
+from sic.training import trainer
+
+
+class Clock(lightning.Callback):
+    """Adds up the seconds of all training steps."""
+
+    def __init__(self) -> None:
+        self.seconds, self.steps, self._began = 0.0, 0, 0.0
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self._began = time.perf_counter()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.seconds += time.perf_counter() - self._began
+        self.steps += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--size", type=int, default=160)
+    parser.add_argument("--weights", default="photos")
+    parser.add_argument("--recipe", default="tuned")
+    parser.add_argument("--model", type=Path, default=Path("runs/fit_time"))
+    parser.add_argument("--out", type=Path, default=Path("results/speed.json"))
+    options = parser.parse_args()
+    shutil.rmtree(options.model, ignore_errors=True)
+    clock, original = Clock(), trainer.lightning_trainer
+    trainer.lightning_trainer = lambda folder, machines, callbacks, **more: original(
+        folder, machines, [*callbacks, clock], **more
+    )
+    began = time.perf_counter()
+    with Talker() as talker:
+        model = sic.fit(
+            options.data,
+            options.model,
+            reporter=talker,
+            weights=options.weights,
+            recipe=options.recipe,
+            epochs=options.epochs,
+            size=options.size,
+        )
+    seconds = time.perf_counter() - began
+    found = {
+        "command": as_typed(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "images": model.config.data["images"]["train"],
+        "classes": len(model.config.classes),
+        "compiled": model.config.training["compiled"],
+        "seconds": round(seconds, 1),
+        "steps": clock.steps,
+        "in_steps": round(clock.seconds, 1),
+        "share": round(clock.seconds / seconds, 3),
+    }
+    print(found)
+    print(model.config.figures)
+    record.add(options.out, {"fit": found})
+
+
+if __name__ == "__main__":
+    main()
