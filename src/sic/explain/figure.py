@@ -24,6 +24,8 @@ COLOURS = {"start": GREY, "for": RED, "against": BLUE, "score": INK}
 PANEL, TOP, LABELS = 2.0, 0.55, 1.25  # inches
 NAME, TITLE = 17, 27
 """Characters of a case's name, and of its name and file together, that have room beside a bar and above a panel."""
+FILE = 8
+"""Fewest characters of a file that are worth showing."""
 LEGEND = (
     "Red raises the score, blue lowers it. Colour pictures show the colours that the model responds to, "
     "opaque where they count most. All pictures are at the model's input resolution."
@@ -174,9 +176,10 @@ def _outlines(axes: Axes, regions: list[tuple[int, Region, str]]) -> None:
 
 
 def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
-    name = _shorten(case.name, NAME)
-    source = _shorten(case.support.source, TITLE - len(name) - 2)
-    name += f": {source}\nadds {case.evidence:+.2f}"
+    name = _shorten(case.name, TITLE)
+    if (room := TITLE - len(name) - 2) >= FILE:
+        name += f": {_shorten(case.support.source, room)}"
+    name += f"\nadds {case.evidence:+.2f}"
     if case.likeness is not None:
         name += f" ({percent(case.likeness)} alike)"
     if case.image is not None and case.own is None:  # a method without support contributions
