@@ -17,7 +17,7 @@ def distill(
     ] = "imagenet",
     student: Annotated[str | None, typer.Option(help="The student's architecture; default: the teacher's.")] = None,
     start: Annotated[
-        Path | None, typer.Option(help="Go on from an earlier result of sic distill, also of a deeper network.")
+        Path | None, typer.Option(help="Continue from a file of sic distill; the network in it may be deeper.")
     ] = None,
     test: Annotated[
         Path | None,
@@ -26,10 +26,12 @@ def distill(
     crops: Annotated[
         int | None, typer.Option("--images", min=1, help="Random crops to show in all; default: 100 of every image.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(min=0, help="Train for so long instead.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Training time in minutes, instead of --images.")] = None,
     size: Annotated[int, typer.Option(min=32, help="Side of the crops in pixels.")] = 128,
-    final_size: Annotated[int, typer.Option(min=32, help="The same for the last part of the training.")] = 192,
-    final_share: Annotated[float, typer.Option(min=0, max=1, help="How large that part is.")] = 0.25,
+    final_size: Annotated[int, typer.Option(min=32, help="Side of the crops in the last part of the training.")] = 192,
+    final_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the training that uses --final-size.")
+    ] = 0.25,
     mixup: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the crops that are blended with another one (not at the end).")
     ] = 0.0,
@@ -40,7 +42,7 @@ def distill(
     lr: Annotated[
         float, typer.Option(min=0, help="Largest step, relative to a layer's weights; falls to 0 as a cosine.")
     ] = 0.006,
-    seed: Annotated[int, typer.Option(min=0, help="Of the crops.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the crops.")] = 0,
     compiled: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Compile both networks; default: on a GPU.")
     ] = None,
@@ -105,7 +107,7 @@ def distill(
     same = "" if done.agreement is None else f" Student and teacher agree on {done.agreement:.1%} of held-out images."
     if done.top1 is not None:
         student_right, teacher_right = done.top1["student"], done.top1["teacher"]
-        same += f" Right answers on the test images: student {student_right:.1%}, teacher {teacher_right:.1%}."
+        same += f" Accuracy on the test images: student {student_right:.1%}, teacher {teacher_right:.1%}."
     if done.grid_2x2 is not None:
         own, theirs = (done.grid_2x2[who]["raw"]["share"] for who in ("student", "teacher_grad_cam"))
         same += (

@@ -40,7 +40,7 @@ Roi = Annotated[
 Devices = Annotated[int | None, typer.Option(min=1, help="GPUs (or processes) of this machine to train on.")]
 Nodes = Annotated[int | None, typer.Option(min=1, help="Number of machines; start one process per device on each.")]
 Workers = Annotated[int | None, typer.Option(min=0, help="Data loader processes (no effect on the result).")]
-Limit = Annotated[int | None, typer.Option(min=1, help="The most images to use in each protocol.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Maximum number of images per protocol.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU if available.")]
 Attribution = Annotated[
     str | None, typer.Option("--attribution", help="The attribution method, for models that support several.")

@@ -13,7 +13,7 @@ def predict(
     model: ModelFolder,
     images: Images,
     promise: Annotated[
-        bool, typer.Option("--promise", help="Answer only where the model's promise about its mistakes holds.")
+        bool, typer.Option("--promise", help="Give only the answers that the model's promise covers.")
     ] = False,
     json: Json = False,
 ) -> None:

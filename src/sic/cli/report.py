@@ -28,7 +28,7 @@ def report(
     examples: Annotated[
         int,
         typer.Option(
-            "--examples", "--cases", min=1, help="Test images to explain: so many correct, wrong and uncertain ones."
+            "--examples", "--cases", min=1, help="Number of correct, of wrong and of uncertain answers to explain."
         ),
     ] = 6,
     limit: Annotated[int | None, typer.Option(min=1, help="The most test images to use, spread evenly.")] = None,

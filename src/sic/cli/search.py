@@ -223,7 +223,7 @@ def _print(result: dict[str, Any]) -> None:
         at = ", ".join(f"{flag(name)} {winner[name]:g}" for name in varied if name in winner)
         OUT.print(
             f"Best: {SCORE_NAMES[result['score']].lower()} {winner['score']:.1%} with {at} on the validation images, "
-            "which chose it and its epoch; judge it on the test set.",
+            "on which it and its epoch were chosen; judge it on the test set.",
             f"Model: {winner['model']}",
             f"To train it again: {result['command']}",
             sep="\n",

@@ -20,7 +20,7 @@ def serve(
     model: ModelFolder,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8000,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any but this machine's needs --token.")
+        str, typer.Option(help="Address to listen on; any other than localhost needs --token.")
     ] = "127.0.0.1",
     token: Annotated[
         str | None, typer.Option(envvar="SIC_TOKEN", help="Token that every request needs (also read from $SIC_TOKEN).")
@@ -33,7 +33,7 @@ def serve(
     max_megabytes: Annotated[float, typer.Option(min=0.1, help="Largest upload in MB.")] = 32,
     max_megapixels: Annotated[float, typer.Option(min=0.01, help="Largest image, in millions of pixels.")] = 40,
     max_images: Annotated[int, typer.Option(min=1, help="The most images per request.")] = 16,
-    max_waiting: Annotated[int, typer.Option(min=1, help="The most requests that wait.")] = 16,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Maximum number of waiting requests.")] = 16,
     max_seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of a request in seconds.")] = 60,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready to listen.")] = False,
 ) -> None:

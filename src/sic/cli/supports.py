@@ -31,7 +31,7 @@ Data = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="Where the training images are, if they were moved.")
 ]
 Which = Annotated[
-    str, typer.Argument(metavar="SUPPORT", help="Its name (see list), the id of its image, or its number.")
+    str, typer.Argument(metavar="SUPPORT", help="Name of the support (see list), id of its image, or number.")
 ]
 Preview = Annotated[bool, typer.Option("--preview", help="Show the effect without saving it.")]
 ImageId = Annotated[str, typer.Argument(metavar="IMAGE", help="A training image: its id or its path.")]
@@ -170,7 +170,9 @@ def pin(
 def reselect(
     context: typer.Context,
     label: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")],
-    supports: Annotated[int | None, typer.Option("--supports", min=1, help="Their number; default: as before.")] = None,
+    supports: Annotated[
+        int | None, typer.Option("--supports", min=1, help="Number of supports; default: as before.")
+    ] = None,
     varied: Annotated[bool, typer.Option("--varied", help="Select supports that differ more from each other.")] = False,
     preview: Preview = False,
     data: Data = None,

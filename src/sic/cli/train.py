@@ -98,7 +98,7 @@ def summarise(result: dict[str, Any]) -> None:
     measured = result["measured_on"]
     figures = result["figures"][measured]
     selected = measured == "validation" and result["settings"]["epochs"] > 1
-    chosen = ", which also chose the best epoch" if selected else ""
+    chosen = ", on which the best epoch was chosen" if selected else ""
     if score == "map":
         chosen += f"; every label is correct in {figures['exact_match']:.1%} of them"
     headline = Headline.of(figures)

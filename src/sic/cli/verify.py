@@ -54,7 +54,7 @@ def verify(
     else:
         _show(checks)
         if result["undecided"]:
-            OUT.print(f"Undecided, too few images or too little reaction: {', '.join(result['undecided'])}.")
+            OUT.print(f"Undecided (too few images, or the score hardly changes): {', '.join(result['undecided'])}.")
     if not result["passed"]:
         ERR.print(result["statement"])
         raise typer.Exit(1)
