@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+CLEARLY = 1.25
+"""How many times as much a support resembles another class as its own before that is worth telling."""
+
 
 @dataclass(frozen=True)
 class Resemblance:
@@ -21,7 +24,7 @@ class Resemblance:
 
 
 def resembling_others(likeness: Tensor, owners: Sequence[int], labels: Sequence[int | None]) -> list[Resemblance]:
-    """The supports that resemble another class more than their own.
+    """The supports that resemble another class clearly more than their own.
 
     Args:
         likeness: S×n, of supports and images: evidence, or any other measure of similarity; NaN where a pair is not to
@@ -39,6 +42,6 @@ def resembling_others(likeness: Tensor, owners: Sequence[int], labels: Sequence[
         others = [(means[support, place].item(), label) for place, label in enumerate(classes) if label != owner]
         if owner in classes and others:
             own, (theirs, other) = means[support, classes.index(owner)].item(), max(others)
-            if theirs > own:
+            if theirs > CLEARLY * own:
                 found.append(Resemblance(support, other, theirs, own))
     return found
