@@ -133,6 +133,7 @@ def command(teacher: Teacher, tmp_path: Path) -> list[object]:
     return ["distill", "resnet_tiny", tmp_path / "images", *files, *limits]
 
 
+@pytest.mark.slow
 def test_a_distillation_says_how_well_both_point(
     command: list[object], teacher: Teacher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

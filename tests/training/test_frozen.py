@@ -92,6 +92,7 @@ def test_evidence_for_the_own_class_starts_at_a_useful_size(photos: Path, frozen
     assert 0.5 < own < 1 and all(value <= own for value in prediction.probabilities.values())
 
 
+@pytest.mark.slow
 def test_the_penalty_moves_evidence_to_images_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """Classes that share most of their features, and features of their own."""
     torch.manual_seed(0)
@@ -120,6 +121,7 @@ def test_the_penalty_moves_evidence_to_images_of_its_class(monkeypatch: pytest.M
     assert right == 1 and with_penalty < without / 2
 
 
+@pytest.mark.slow
 def test_the_penalty_keeps_the_cases_of_a_class_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Classes of three kinds of images each."""
     torch.manual_seed(0)
