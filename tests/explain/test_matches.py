@@ -245,8 +245,7 @@ def slow_areas(places: Tensor, maps: Tensor) -> Tensor:
     """The regions of one set of pictures, place by place: M×F×h×w and M×H×W → M×H×W."""
     counting = [m for m in range(len(maps)) if maps[m].max() > 0]
     places = F.normalize(places, dim=1)
-    everywhere = places[counting].transpose(0, 1).flatten(1)
-    places = places - everywhere.mean(dim=1)[:, None, None]
+    places = torch.stack([each - each.flatten(1).mean(dim=1)[:, None, None] for each in places])
     cells = maps.shape[-1] // places.shape[-1]
     points, weights = [], []
     for m in counting:
@@ -279,6 +278,18 @@ def test_regions_of_a_batch_against_single_places() -> None:
     for n, number in enumerate((4, 3, 4)):
         assert len(found[n].unique()) > 3
         torch.testing.assert_close(found[n, :number], slow_areas(places[n, :number], maps[n, :number]))
+
+
+def test_a_part_is_the_same_in_a_picture_of_another_colour() -> None:
+    """Three parts in both pictures; all places of the second one also have a feature that the first one lacks."""
+    parts = torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 2, 2], [2, 2, 2, 2]])
+    places = F.one_hot(torch.stack([parts, parts.flip(1)]), 4).movedim(-1, 1).double()
+    places[1, 3] = 3.0
+    found = corresponding(places[None], torch.ones(1, 2, 16, 16, dtype=torch.double))[0, :, 2::4, 2::4]
+    for part in range(3):
+        first, second = (found[m][each == part].unique().tolist() for m, each in enumerate((parts, parts.flip(1))))
+        assert first == second and len(first) == 1
+    assert len(found.unique()) == 3
 
 
 def test_unit_evidence_by_hand() -> None:

@@ -36,7 +36,7 @@ def corresponding(places: Tensor, maps: Tensor) -> Tensor:
     """Divide the pictures of each set into regions with similar descriptors: k-means over the places of all of them.
 
     Places count by their positive contributions, the first picture as much as all others. The directions of descriptors
-    are compared, by the angles between their differences to the mean direction.
+    are compared, by the angles between their differences to the mean direction of their picture.
 
     Args:
         places: N×M×F×h×w, the descriptors of the M pictures of N sets.
@@ -49,10 +49,8 @@ def corresponding(places: Tensor, maps: Tensor) -> Tensor:
     masses = F.adaptive_avg_pool2d(maps.clamp(min=0), (height, width)).flatten(2)
     masses = masses / masses.sum(dim=2, keepdim=True).clamp_min(1e-30)
     directions = F.normalize(places.flatten(3).transpose(2, 3), dim=3)
-    # What all places share would hide what they differ in.
-    counts = masses.sum(dim=2).round()[:, :, None, None]
-    shared = (directions * counts).mean(dim=2, keepdim=True).sum(dim=1, keepdim=True)
-    directions = directions - shared / counts.sum(dim=1, keepdim=True).clamp_min(1)
+    # What the places of a picture share, such as the colour of a coat, would set pictures apart instead of parts.
+    directions = directions - directions.mean(dim=2, keepdim=True)
     directions = F.normalize(directions, dim=3).flatten(1, 2)
     masses[:, 0] *= masses[:, 1:].sum(dim=(1, 2)).round().clamp_min(1)[:, None]
     centroids = _centroids(directions, masses.flatten(1))
