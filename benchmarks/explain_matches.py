@@ -43,7 +43,7 @@ def untrained(backbone: str, weights: str | None, classes: int, size: int, devic
     load = None if weights is None else loader(weights, backbone, "bcosified")
     classifier = build(config, classes * SUPPORTS, load=load).to(device).eval()
     views = pictures(classes * SUPPORTS, size, seed=1).to(device)
-    features = torch.cat([classifier.encoder.pooled(batch) for batch in views.split(16)])
+    features = torch.cat([classifier.encoder.features(batch) for batch in views.split(16)])
     projection = classifier.encoder.projection.weight
     rows = torch.arange(len(projection), device=device) % len(features)
     noise = torch.randn(projection.shape, generator=torch.Generator().manual_seed(0)).to(device)

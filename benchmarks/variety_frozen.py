@@ -2,15 +2,15 @@
 published loss and with ours.
 
     python benchmarks/variety_frozen.py DATA [--weights photos] [--size 160] [--seeds 0,1,2] [--misplaced 0,0.1]
-        [--apart 0.03,0.1]
+        [--apart 0.03,0.1] [--own 12,24]
 
 DATA has class folders in `train` and `test`. All images are embedded once; then every fit takes seconds. Before: the
-published loss and supports. After: the recipe `frozen`, also with other weights of its penalties, and (`any_image`)
-the same fit with varied supports that need not be typical of their class. For test images, and for training images
-that the fit did not see (settings are chosen on those): accuracy, the median ratio of the weakest to the strongest
-evidence of a right answer (`variety`), the share of cases that give images of their class less than a tenth of what the
-strongest case of the class gives (`idle`; they make the ratio small without showing anything), how often the case that
-leads least is the strongest one (median over classes; 1/3 at most), the share of
+published loss and supports. Pooled: with penalties, but without local units. After: the recipe `frozen`, also with
+other settings, and (`any_image`) the same fit with varied supports that need not be typical of their class. For test
+images, and for training images that the fit did not see (settings are chosen on those): accuracy, the median ratio of
+the weakest to the strongest evidence of a right answer (`variety`), the share of cases that give images of their class
+less than a tenth of what the strongest case of the class gives (`idle`; they make the ratio small without showing
+anything), how often the case that leads least is the strongest one (median over classes; 1/3 at most), the share of
 scores above 0, the share of the evidence for a class that lies on the other images of a grid (`misplaced_4`: grids of
 2×2, `misplaced_9`: 3×3; from the features of single images), and the share of dead units.
 """
@@ -22,19 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import probe
 import record
 import torch
 import torch.nn.functional as F
 from command import as_typed
 from torch import Tensor
 
-from sic.backbones import create
+from sic.backbones import Backbone, create
 from sic.backbones.distilled import PHOTOS
 from sic.backbones.weights import loader
 from sic.data import open as open_data
 from sic.data.images import Preprocessing
+from sic.data.loading import view_batches
 from sic.methods import SIC
+from sic.methods.sic import Encoder
 from sic.settings import RECIPES
 from sic.supports import directions, select
 from sic.training.choose import choose
@@ -47,12 +48,27 @@ HELD_OUT = 0.15
 GRIDS = 500
 IDLE = 0.1
 RECIPE = RECIPES["frozen"]
-PUBLISHED = replace(RECIPE, inference_supports="nearest", own_evidence=6.0, apart=0.0, misplaced=0.0)
+POOLED = replace(RECIPE, lr=1e-3, batch_size=256, local_units=False, own_evidence=12.0, misplaced=0.1)
+PUBLISHED = replace(POOLED, inference_supports="nearest", own_evidence=6.0, apart=0.0, misplaced=0.0)
+
+
+@torch.no_grad()
+def maps(network: Backbone, paths: list[Path], preprocessing: Preprocessing) -> np.ndarray:
+    """Features of every place, N×P×F."""
+    encoder = Encoder(network.eval(), 1, 2, local=True)
+    batches = view_batches(paths, preprocessing, 32, torch.device("cpu"))
+    return np.concatenate([encoder.features(views).half().numpy() for views in batches])
+
+
+@torch.no_grad()
+def project(classifier: SIC, features: Tensor) -> Tensor:
+    return torch.cat([classifier.encoder.project(some.float()) for some in features.split(256)])
 
 
 @torch.no_grad()
 def figures(classifier: SIC, features: Tensor, truth: Tensor) -> dict[str, float]:
-    evidence = classifier.evidence(classifier.encoder.project(features))
+    latents = project(classifier, features)
+    evidence = classifier.evidence(latents)
     logits = classifier.logits(evidence)
     best = logits.argmax(dim=1)
     own = [evidence[n, classifier.support_classes == best[n]] for n in (best == truth).nonzero()[:, 0].tolist()]
@@ -66,11 +82,12 @@ def figures(classifier: SIC, features: Tensor, truth: Tensor) -> dict[str, float
         idle += (given < IDLE * given.max()).tolist()
     shares = (leads / leads.sum(dim=1, keepdim=True).clamp_min(1)).amin(dim=1)
     elsewhere, targets = {}, F.one_hot(truth, classifier.classes).float()
+    parts = classifier.encoder.additive(features, latents)
     members = [(truth == label).nonzero()[:, 0].numpy() for label in range(classifier.classes)]
     for images in (4, 9):
         rows = random_grids(members, np.random.default_rng(0), GRIDS, images)
         supports = classifier.support_vectors, classifier.support_classes
-        found = misplaced_evidence(classifier, features[rows], targets[rows], *supports)
+        found = misplaced_evidence(classifier, parts[rows], targets[rows], *supports)
         elsewhere[f"misplaced_{images}"] = found.item()
     return {
         **elsewhere,
@@ -90,6 +107,8 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--misplaced", help="weights of that penalty to try")
     parser.add_argument("--apart", help="weights of the penalty on images that are alike to try")
+    parser.add_argument("--own", dest="own_evidence", help="values of the evidence that sets T to try")
+    parser.add_argument("--only", help="some of the fits, by name")
     parser.add_argument("--features", type=Path, help="keep features in this folder, to use them again")
     parser.add_argument("--out", type=Path, default=Path("results/variety.json"))
     options = parser.parse_args()
@@ -105,14 +124,18 @@ def main() -> None:
             if not file.is_file():
                 folder.mkdir(parents=True, exist_ok=True)
                 files = [sample.path for sample in samples]
-                np.save(file, probe.features(network, files, Preprocessing.of(settings)))
+                np.save(file, maps(network, files, Preprocessing.of(settings)))
             features[split] = torch.from_numpy(np.load(file))
             labels[split] = torch.tensor([sample.labels[0] for sample in samples])
-    classifier = SIC(network.cpu(), len(data.classes), settings.supports_per_class * len(data.classes))
-    ways = {"before": PUBLISHED, "after": RECIPE}
-    for name in ("misplaced", "apart"):
-        for weight in filter(None, (getattr(options, name) or "").split(",")):
-            ways[f"{name} {weight}"] = replace(RECIPE, **{name: float(weight)})
+    ways = {"before": PUBLISHED, "pooled": POOLED, "after": RECIPE}
+    for name in ("misplaced", "apart", "own_evidence"):
+        for value in filter(None, (getattr(options, name) or "").split(",")):
+            ways[f"{name} {value}"] = replace(RECIPE, **{name: float(value)})
+    if options.only:
+        ways = {name: ways[name] for name in options.only.split(",")}
+    pooled = {
+        split: torch.cat([some.float().mean(1) for some in every.split(256)]) for split, every in features.items()
+    }
     found: dict[str, Any] = {"command": as_typed(), "seeds": options.seeds, **{name: [] for name in ways}}
     for seed in map(int, options.seeds.split(",")):
         order = np.random.default_rng(seed).permutation(len(features["train"]))
@@ -123,19 +146,21 @@ def main() -> None:
         for when, recipe in ways.items():
             RECIPES["frozen"] = recipe
             chosen = replace(settings, seed=seed, inference_supports=recipe.inference_supports)
+            chosen = replace(chosen, lr=recipe.lr, batch_size=min(recipe.batch_size, len(shown)))
+            classifier = SIC(network, len(data.classes), 3 * len(data.classes), local_units=recipe.local_units)
+            seen = features if recipe.local_units else pooled
             module = SICTraining(classifier, chosen, candidates, multi_label=False)
             targets = F.one_hot(own, len(data.classes)).float()
-            fit_features(module, features["train"][shown], targets, candidates, chosen, Silent())
-            with torch.no_grad():
-                latents = classifier.encoder.project(features["train"][shown]).numpy()
+            fit_features(module, seen["train"][shown], targets, candidates, chosen, Silent())
+            latents = project(classifier, seen["train"][shown]).numpy()
             unseen = {
-                "validation": (features["train"][held_out], labels["train"][held_out]),
-                "test": (features["test"], labels["test"]),
+                "validation": (seen["train"][held_out], labels["train"][held_out]),
+                "test": (seen["test"], labels["test"]),
             }
             result = {"seed": seed, "dead_units": latent_health(latents).dead_units}
             result |= {split: figures(classifier, *images) for split, images in unseen.items()}
             if recipe.inference_supports == "varied":
-                rows, owners = select(directions(latents), candidates, settings.supports_per_class, seed)
+                rows, owners = select(directions(latents), candidates, 3, seed)
                 classifier.set_supports(torch.from_numpy(latents[rows]), torch.from_numpy(owners))
                 result["any_image"] = {split: figures(classifier, *images) for split, images in unseen.items()}
             found[when].append(result)

@@ -1,4 +1,4 @@
-"""Do the penalties help fine-tuning? Fits of the whole network with the published loss and with penalties.
+"""Do penalties and local units help fine-tuning? Fits of the whole network with the published loss, and with them.
 
     python benchmarks/variety_tuned.py DATA --runs runs/tuned [--weights photos-small] [--size 128] [--epochs 6]
 
@@ -12,11 +12,10 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-import probe
 import record
 import torch
 from command import as_typed
-from variety_frozen import PUBLISHED, figures
+from variety_frozen import POOLED, PUBLISHED, figures, maps
 
 import sic
 from sic.backbones.distilled import PHOTOS_SMALL
@@ -27,12 +26,11 @@ from sic.distill.images import decode
 from sic.settings import RECIPES
 
 TUNED = RECIPES["tuned"]
-WITHOUT = replace(TUNED, inference_supports="nearest", own_evidence=PUBLISHED.own_evidence, apart=0.0, misplaced=0.0)
+TRAINING = {name: getattr(TUNED, name) for name in ("lr", "batch_size", "clip", "augmentation")}
 VARIANTS = {
-    "published": WITHOUT,
-    "misplaced 0.1": replace(WITHOUT, misplaced=0.1),
-    "misplaced 0.1, apart 0.03": replace(TUNED, misplaced=0.1, apart=0.03),
-    "misplaced 1": replace(WITHOUT, misplaced=1.0),
+    "published": replace(PUBLISHED, **TRAINING),
+    "pooled": replace(POOLED, **TRAINING),
+    "local": TUNED,
 }
 GRIDS = {2: 25, 3: 12}
 """Grids by the images along a side."""
@@ -61,7 +59,9 @@ def main() -> None:
             sic.fit(options.data / "train", folder, recipe="tuned", seed=0, workers=0, **settings, **epochs)
         model = sic.load(folder)
         preprocessing = model.config.preprocessing
-        features = torch.from_numpy(probe.features(model.classifier.backbone, files, preprocessing))
+        features = torch.from_numpy(maps(model.classifier.backbone, files, preprocessing)).float()
+        if not model.sic.encoder.local:
+            features = features.mean(dim=1)
         examination = Examination(decode(files, preprocessing, workers=0)[0], labels)
         right = examination.answers(model.classifier).argmax(dim=1) == labels
         found[name] = {**figures(model.sic, features, labels), "best_epoch": model.config.training["best_epoch"]}

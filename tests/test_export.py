@@ -125,7 +125,7 @@ def test_an_image_that_is_like_nothing_and_what_the_file_says(tmp_path: Path) ->
     exported = model(SMALLEST)
     encoder = exported.sic.encoder
     with torch.no_grad():
-        encoder.projection.weight.copy_(-encoder.pooled(images(1)))
+        encoder.projection.weight.copy_(-encoder.features(images(1)))
         assert not encoder(images(1)).any()
     file = export(exported, tmp_path / "model.onnx").file
     found = run(file, images(1))

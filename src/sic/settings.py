@@ -50,6 +50,8 @@ class Recipe:
     T is chosen there."""
     inference_supports: How = "nearest"
     """The default of `--inference-supports`."""
+    local_units: bool = False
+    """The default of `--local-units`."""
     own_evidence: float = 6.0
     """With `projection_first`: T is chosen so that the evidence of a class for its own images has this sum at first."""
     apart: float = 0.0
@@ -73,9 +75,10 @@ def _from_projection(lr: float, batch_size: int, clip: float | None, augmentatio
         augmentation=augmentation,
         projection_first=True,
         inference_supports="varied",
-        own_evidence=12.0,
+        local_units=True,
+        own_evidence=48.0,
         apart=0.05,
-        misplaced=0.1,
+        misplaced=0.3,
     )
 
 
@@ -87,7 +90,7 @@ RECIPES: dict[RecipeName, Recipe] = {
     # For a conventional network that becomes a B-cos network during training; see results/bcosified.
     "bcosify": Recipe(3e-4, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4),
     # For pretrained B-cos networks that stay as they are: only the projection is trained, in seconds.
-    "frozen": _from_projection(1e-3, 256, clip=None, augmentation="none"),
+    "frozen": _from_projection(3e-3, 64, clip=None, augmentation="none"),
     # The projection first, then the whole network; the better of the two models is kept. See results/pets.json.
     "tuned": _from_projection(1e-4, 32, clip=1.0, augmentation="photo"),
 }
@@ -197,6 +200,11 @@ class Network:
     )
     latent: int = setting("Size of the latent vectors.", 128, low=1, high=65_536, special=True, search=True)
     relu: bool = setting("Whether latents are non-negative (sic).", True, special=True)
+    local_units: bool = setting(
+        "Whether a latent unit looks at one place at a time: projection and ReLU before pooling (sic).",
+        False,
+        special=True,
+    )
     attribution: str | None = setting(
         "How to explain: input-x-gradient, integrated-gradients or grad-cam (blackbox); enlarged or box (protopnet).",
         None,

@@ -246,9 +246,16 @@ def test_dummy_fails_for_a_model_that_sees_hidden_pixels() -> None:
     seen: list[Tensor] = []
     model, few = build(), photos(2)
     assert axioms.dummy(model, few, torch.Generator().manual_seed(0)).passed
-    network = model.encoder.backbone.network
-    network.register_forward_pre_hook(lambda _, inputs: seen.insert(0, inputs[0].detach()))
-    network.register_forward_hook(lambda _, __, output: 10 * output * seen[0][:, :1].mean())
+    backbone = model.encoder.backbone
+    prepared = backbone.prepared
+
+    def spying(images: Tensor) -> Tensor:
+        encoded = prepared(images)
+        seen.insert(0, encoded.detach())
+        return encoded
+
+    backbone.prepared = spying  # type: ignore[method-assign]
+    backbone.network.register_forward_hook(lambda _, __, output: 10 * output * seen[0][:, :1].mean())
     found = axioms.dummy(model, few, torch.Generator().manual_seed(0))
     assert not found.passed and found.worst > 1e-3
 

@@ -32,12 +32,14 @@ def photos(number: int) -> Tensor:
     return F.interpolate(coarse, (32, 32), mode="bilinear")
 
 
-def build(method: type[Classifier], backbone: str = "resnet_tiny", form: Form = "bcos") -> Classifier:
+def build(
+    method: type[Classifier], backbone: str = "resnet_tiny", form: Form = "bcos", local: bool = False
+) -> Classifier:
     """In evaluation mode, with norms that have seen a batch and supports that are real latents."""
     torch.manual_seed(0)
     body = backbones.create(backbone, form)
     if method is SIC:
-        model: Classifier = SIC(body, 3, len(LABELS), latent=16, temperature=0.5)
+        model: Classifier = SIC(body, 3, len(LABELS), latent=16, temperature=0.5, local_units=local)
     else:
         model = Bcos(body, 3, temperature=0.1)
     norms_take_the_next_batch(model)
@@ -334,3 +336,14 @@ def test_no_false_alarm(backbone: str, way: str, monkeypatch: pytest.MonkeyPatch
     method, form, dtype = WAYS[way]
     model = build(method, backbone, form).to(dtype)
     assert failed(model, photos(4).to(dtype), probes=2) == []
+
+
+@pytest.mark.parametrize("form", ["bcos", "bcosified"])
+def test_no_false_alarm_with_local_units(form: Form) -> None:
+    assert failed(build(SIC, form=form, local=True), photos(4), probes=2) == []
+
+
+@pytest.mark.parametrize("change", [uniform, shifted, half_in_the_constant, another_class])
+def test_local_units_hide_no_sabotage(change: Change) -> None:
+    found = failed(sabotaged(build(SIC, local=True), change), photos(4), probes=2)
+    assert SABOTAGES[change] & set(found)

@@ -49,6 +49,7 @@ def trained(data: ImageData, out: Path, method: str, **said: Any) -> sic.Model:
         ("sic", {}),
         ("sic", {"relu": False, "loss": "ce", "inference_supports": "centroid"}),
         ("sic", {"inference_supports": "random", "form": "bcosified"}),
+        ("sic", {"local_units": True}),
         ("blackbox", {}),
         ("blackbox", {"loss": "ce", "attribution": "integrated-gradients", "weight_decay": 1e-4}),
         ("bcos", {}),

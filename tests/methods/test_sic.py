@@ -29,11 +29,12 @@ def build(
     temperature: float = 0.5,
     b: float = 2,
     dtype: torch.dtype = torch.double,
+    local_units: bool = False,
 ) -> SIC:
     """In evaluation mode, with norms that have seen a batch and supports that are real latents."""
     torch.manual_seed(0)
     net = backbones.create(backbone, b=b)
-    model = SIC(net, classes, len(labels), latent=16, temperature=temperature, b=b).to(dtype)
+    model = SIC(net, classes, len(labels), latent=16, temperature=temperature, b=b, local_units=local_units).to(dtype)
     norms_take_the_next_batch(model)
     with torch.no_grad():
         model.train().encoder(photos(8, dtype))
@@ -163,7 +164,7 @@ def test_parts_add_up_to_the_logit(backbone: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("b", [1.5, 2])
 def test_evidence_by_part_is_that_of_the_network_frozen_by_hand(b: float) -> None:
     model = build(b=b)
-    parts = model.encoder.pooled(photos(12, torch.double)).detach().view(3, 4, -1) - 0.2
+    parts = model.encoder.features(photos(12, torch.double)).detach().view(3, 4, -1) - 0.2
     vectors = model.support_vectors
     found = model.evidence_by_part(parts, vectors)
     with torch.no_grad():
@@ -176,6 +177,55 @@ def test_evidence_by_part_is_that_of_the_network_frozen_by_hand(b: float) -> Non
         for support, value in enumerate(evidence):
             [gradient] = torch.autograd.grad(value, leaf, retain_graph=True)
             torch.testing.assert_close(found[image, :, support], (gradient * leaf).sum(dim=1))
+
+
+@pytest.mark.parametrize("b", [1.5, 2])
+def test_local_units_project_every_place_by_itself(b: float) -> None:
+    model, images = build(b=b, local_units=True), photos(3, torch.double)
+    backbone, projection = model.backbone, model.encoder.projection
+    with torch.no_grad():
+        maps = backbone.feature_maps(backbone.prepared(images))
+        assert maps.shape[2] * maps.shape[3] > 4
+        places = [[projection(row).relu() for row in image.flatten(1).T] for image in maps]
+        expected = torch.stack([torch.stack(image).mean(dim=0) for image in places])
+        torch.testing.assert_close(model.encoder(images), expected)
+    assert not torch.allclose(expected, build(b=b).encoder(images))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_contributions_of_local_units_add_up(dtype: torch.dtype) -> None:
+    model, images = build(dtype=dtype, local_units=True), photos(3, dtype)
+    explained = model.explain(images, torch.tensor([[0, 1, 2]] * 3))
+    gap = explained.value - explained.maps.double().sum(dim=(-2, -1)) - model.bias
+    assert (explained.value - model.bias > 0.1).all()
+    assert (gap.abs() < (1e-5 if dtype == torch.float32 else 1e-12)).all()
+    with torch.no_grad():
+        torch.testing.assert_close(explained.value, model(images))
+
+
+def test_one_half_of_an_image_cannot_turn_off_local_units_of_the_other() -> None:
+    """The latents of an image are the mean of those of its parts, none of which is negative."""
+    model = build(local_units=True)
+    halves = model.encoder.features(photos(2, torch.double))
+    together = model.encoder.project(torch.cat([*halves])[None])[0]
+    torch.testing.assert_close(together, model.encoder.project(halves).mean(dim=0))
+    pooled = build()
+    halves = pooled.encoder.features(photos(2, torch.double)) * torch.tensor([[1.0], [-1.0]])
+    assert (pooled.encoder.project(halves.mean(dim=0)) < pooled.encoder.project(halves).mean(dim=0)).any()
+
+
+def test_evidence_by_part_of_local_units_is_the_evidence_of_its_places() -> None:
+    model = build(local_units=True)
+    features = model.encoder.features(photos(4, torch.double)).detach()
+    parts = model.encoder.additive(features, model.encoder.project(features))
+    found = model.evidence_by_part(parts[None], model.support_vectors)[0]
+    leaf = features.clone().requires_grad_()
+    with explaining():
+        evidence = model.evidence(model.encoder.project(leaf.flatten(0, 1)[None]))[0]
+    torch.testing.assert_close(found.sum(dim=0), evidence)
+    for support, value in enumerate(evidence):
+        [gradient] = torch.autograd.grad(value, leaf, retain_graph=True)
+        torch.testing.assert_close(found[:, support], (gradient * leaf).sum(dim=(1, 2)))
 
 
 @pytest.mark.parametrize("backbone", ["resnet_tiny", "vit_small"])

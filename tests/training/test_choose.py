@@ -80,6 +80,7 @@ def test_said_values_win(tmp_path: Path) -> None:
         "form": "bcos", "antialiased": False, "padding": "zeros", "balance": True, "allow_leaks": True,
         "drop_leaks": False, "preset": "voc-resnet50",
         "method": "sic", "loss": "bce", "relu": False, "inference_supports": "random", "weight_decay": 0.25,
+        "local_units": True,
         "compiled": True, "hold_out": True, "support_source": "n-way", "ways": 2, "check_every": 3,
     }  # fmt: skip
     before = dict(said)
@@ -229,7 +230,7 @@ def test_the_papers_recipe_looks_at_the_central_224_of_256(tmp_path: Path) -> No
 
 VALUES: dict[str, Any] = {
     "temperature": 2.0, "latent": 16, "b": 1.5, "backbone_b": 1.5, "relu": False, "loss": "ce", "neighbours": 3,
-    "supports_per_class": 2,
+    "supports_per_class": 2, "local_units": True,
     "keep_support_images": False, "support_source": "bank",
 }  # fmt: skip
 

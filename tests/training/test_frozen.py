@@ -80,6 +80,29 @@ def test_a_frozen_network_learns_colours_and_stays_as_it_is(photos: Path, weight
     assert abs(explanation.residual) < 1e-3
 
 
+def test_the_latents_of_cases_are_exact(frozen: Model) -> None:
+    """Although features of training images are kept in 16 bits."""
+    images = torch.from_numpy(np.stack([support.image for support in frozen.supports if support.image is not None]))
+    with torch.no_grad():
+        latents = frozen.sic.encoder(images.permute(0, 3, 1, 2).float() / 255)
+    torch.testing.assert_close(frozen.sic.support_vectors, latents)
+
+
+@pytest.mark.usefixtures("briefly")
+def test_units_are_local_unless_the_user_or_their_memory_objects(
+    photos: Path, weights: Path, frozen: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fitted(name: str, **said: bool) -> bool:
+        model = sic.fit(photos, tmp_path / name, weights=str(weights), workers=0, **said)
+        assert sic.load(tmp_path / name).sic.encoder.local == model.sic.encoder.local
+        return model.sic.encoder.local
+
+    assert frozen.sic.encoder.local
+    assert not fitted("pooled", local_units=False)
+    monkeypatch.setattr(sys.modules["sic.training.choose"], "MOST_MAPS", 1)
+    assert not fitted("large") and fitted("asked", local_units=True)
+
+
 @pytest.mark.usefixtures("briefly")
 def test_the_same_seed_gives_the_same_model(photos: Path, weights: Path, tmp_path: Path) -> None:
     first, second = (sic.fit(photos, tmp_path / name, weights=str(weights), workers=0) for name in ("one", "again"))

@@ -91,7 +91,8 @@ def predicted(classifier: Classifier, images: Tensor) -> Tensor:
 def seen_through(classifier: Classifier, change: Callable[[Tensor], Tensor]) -> Classifier:
     """A copy of the classifier whose network sees the encoded images after a linear `change`."""
     twin = copy.deepcopy(classifier)
-    twin.backbone.network.register_forward_pre_hook(lambda _, inputs: (change(inputs[0]), *inputs[1:]))
+    prepared = twin.backbone.prepared
+    twin.backbone.prepared = lambda images: change(prepared(images))  # type: ignore[method-assign]
     return twin
 
 

@@ -57,9 +57,14 @@ class Linearised:
         self._calls.clear()
         twin = self._twin
         if isinstance(twin, SIC):
-            latents = twin.encoder.projection(twin.encoder.backbone.pooled(encoded))
+            if twin.encoder.local:
+                features = twin.backbone.feature_maps(encoded).permute(0, 2, 3, 1)
+            else:
+                features = twin.backbone.pooled(encoded)
+            units = twin.encoder.projection(features)
             if twin.encoder.relu:
-                latents = latents * self._factor("relu", lambda: (latents > 0).to(latents))
+                units = units * self._factor("relu", lambda: (units > 0).to(units))
+            latents = units.mean(dim=(1, 2)) if twin.encoder.local else units
             directions = F.normalize(twin.support_vectors, dim=1, eps=1e-12)
             linear = latents @ directions.T
             return twin.logits(linear * self._factor("similarity", lambda: _ratio(twin.evidence(latents), linear)))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sic.backbones import Backbone
-from sic.bcos import BcosLinear, bcos_similarity
+from sic.bcos import BcosLinear, bcos_similarity, keep_feature_maps
 from sic.methods.contract import Answered, Comparing, Contributions, Traced, as_columns
 from sic.settings import Loss
 
@@ -16,24 +16,42 @@ Outputs = Callable[[Tensor], Tensor]
 
 
 class Encoder(nn.Module):
-    """Images N×3×H×W → latents `f⁺` N×d: backbone, global pooling, B-cos projection, ReLU (without: an ablation)."""
+    """Images N×3×H×W → latents `f⁺` N×d: backbone, global pooling, B-cos projection, ReLU (without: an ablation).
 
-    def __init__(self, backbone: Backbone, latent: int, b: float, relu: bool = True) -> None:
+    With local units, pooling comes last: every place of the last feature maps is projected by itself. Pooled first, one
+    part of an image can turn off a unit that another part turns on.
+    """
+
+    def __init__(self, backbone: Backbone, latent: int, b: float, relu: bool = True, local: bool = False) -> None:
         super().__init__()
-        self.backbone, self.relu = backbone, relu
-        self.projection = BcosLinear(backbone.features, latent, b)
+        self.backbone, self.relu, self.local = backbone, relu, local
+        self.projection = BcosLinear(backbone.map_features if local else backbone.features, latent, b)
 
-    def pooled(self, images: Tensor) -> Tensor:
-        """Globally pooled backbone features, N×F."""
-        return self.backbone(images)
+    def features(self, images: Tensor) -> Tensor:
+        """What is projected: globally pooled features N×F, or with local units those of P places, N×P×F."""
+        if not self.local:
+            return self.backbone(images)
+        maps = self.backbone.feature_maps(self.backbone.prepared(images))
+        keep_feature_maps(maps)
+        return maps.flatten(2).transpose(1, 2)
 
-    def project(self, pooled: Tensor) -> Tensor:
-        """`f⁺` of pooled features."""
-        latents = self.projection(pooled)
-        return latents.relu() if self.relu else latents
+    def project(self, features: Tensor) -> Tensor:
+        """`f⁺` of features."""
+        latents = self.projection(features)
+        if self.relu:
+            latents = latents.relu()
+        return latents.mean(dim=-2) if self.local else latents
+
+    def pooled(self, features: Tensor) -> Tensor:
+        """Globally pooled features, N×F."""
+        return features.mean(dim=-2) if self.local else features
+
+    def additive(self, features: Tensor, latents: Tensor) -> Tensor:
+        """Of an image's features and latents, those that are the mean over its parts."""
+        return latents if self.local else features
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.project(self.pooled(images))
+        return self.project(self.features(images))
 
 
 class SIC(Comparing):
@@ -43,7 +61,7 @@ class SIC(Comparing):
     traceable = by_similarity = True
     besides_supports = "start (bias)"
     forms = ("bcos", "bcosified")
-    options = ("latent", "temperature", "b", "relu", "loss")
+    options = ("latent", "temperature", "b", "relu", "local_units", "loss")
     fit_options = (*Comparing.fit_options, "backbone_b", "support_source", "ways")
     temperatures = {"paper": 30.0}
     collapses = True
@@ -61,12 +79,13 @@ class SIC(Comparing):
         temperature: float = 30.0,
         b: float = 2,
         relu: bool = True,
+        local_units: bool = False,
         loss: Loss = "bce",
     ) -> None:
         super().__init__(backbone, classes, supports, latent, loss)
         self.temperature, self.b = temperature, b
         self.bias = -math.log(max(classes - 1, 2))
-        self.encoder = Encoder(backbone, latent, b, relu)
+        self.encoder = Encoder(backbone, latent, b, relu, local_units)
 
     def evidence(self, latents: Tensor, vectors: Tensor | None = None) -> Tensor:
         """`sim(f⁺, v) / T`, N×S."""
@@ -76,19 +95,24 @@ class SIC(Comparing):
         """Split the evidence for images that consist of n equal parts, such as the images of a grid.
 
         Args:
-            parts: Pooled features of the parts, N×n×F; those of the whole image are their mean.
+            parts: Pooled features of the parts, N×n×F, or with local units latents, N×n×d (`Encoder.additive`). Those
+                of the whole image are their mean.
             vectors: Latents of the supports, S×d.
 
         Returns:
             N×n×S. The sum over the parts is the `evidence` for the whole image: the contributions to it, added up over
             the pixels of each part, if the network computes the same features for a part in a whole and by itself.
         """
-        directions, whole = self.encoder.projection.scaled_weight(), parts.mean(dim=1)
-        latents = self.encoder.project(whole)
-        gains = latents / _nonzero(whole @ directions.T)
-        shares = (parts @ directions.T) * gains[:, None] / parts.shape[1]
+        shares = (parts if self.encoder.local else self._latents_by_part(parts)) / parts.shape[1]
+        latents = shares.sum(dim=1)
         gains = self.evidence(latents, vectors) / _nonzero(latents @ vectors.T)
         return (shares @ vectors.T) * gains[:, None]
+
+    def _latents_by_part(self, parts: Tensor) -> Tensor:
+        """Split the latents of images: pooled features of their parts N×n×F → N×n×d, whose mean they are."""
+        directions, whole = self.encoder.projection.scaled_weight(), parts.mean(dim=1)
+        gains = self.encoder.project(whole) / _nonzero(whole @ directions.T)
+        return (parts @ directions.T) * gains[:, None]
 
     def logits(self, evidence: Tensor, classes: Tensor | None = None) -> Tensor:
         """N×S evidence → N×C logits: the bias plus each class's own evidence."""

@@ -21,6 +21,8 @@ from sic.training.start import default_recipe, inherited, with_start
 WORTH_COMPILING = 250_000
 """Images of 224 px that a GPU must have before it. A ResNet50 was compiled in 137 s beside an H200, and an image then
 took 0.16 ms instead of 1.3 (results/speed.json, results/loader.json): this is twice what makes up for that."""
+MOST_MAPS = 4 * 2**30
+"""Bytes of feature maps that a fit may keep unasked; beyond that, units are not local."""
 RENDERED = "FunnyBirds"
 """The layout of rendered images."""
 NOT_FROZEN = ("epochs", "check_every", "augmentation", "support_source", "ways", "compiled", "padding", "antialiased")
@@ -181,6 +183,9 @@ def _defaults(
         # About 1,500 steps teach a small network; more data needs fewer passes.
         epochs = min(100, max(20, round(1500 * batch / number)))
         notes.append(f"{epochs} epochs of {number} training images")
+    local = recipe.local_units and _maps(number, size) <= MOST_MAPS
+    if recipe.local_units and not local and "local_units" not in said:
+        notes.append("features are pooled first: those of every place would need much memory (override: --local-units)")
     return {
         "backbone": backbone,
         "epochs": epochs,
@@ -190,7 +195,13 @@ def _defaults(
         "recipe": name,
         "augmentation": recipe.augmentation,
         "inference_supports": recipe.inference_supports,
+        "local_units": local,
     }
+
+
+def _maps(number: int, size: int) -> int:
+    """Bytes of the last feature maps of so many images, as a fit on a frozen network keeps them (ResNets)."""
+    return number * round(size / 32) ** 2 * 2048 * 2
 
 
 def _completed(

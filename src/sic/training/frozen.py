@@ -24,11 +24,11 @@ from sic.training.sic import SICTraining
 
 STEPS = 1000
 """Fewest steps: after 300, much more evidence was misplaced (results/misplaced.json)."""
-PASSES = 80
-"""Over the training images: 20 were too few for 37 classes (results/distill/pets37.json)."""
+PASSES = 40
+"""Over the training images: 300 steps were too few for 37 classes (results/distill/pets37.json)."""
 LONG = 3000
 """Steps beyond which `FEWER_PASSES` are enough."""
-FEWER_PASSES = 20
+FEWER_PASSES = 5
 
 
 def fit_projection(
@@ -42,6 +42,8 @@ def fit_projection(
     targets = Targets(images.train.samples, module.classifier.classes)
     features = _embedded(module, images.train, targets, settings, workers, reporter)
     fit_features(module, features, targets[np.arange(len(features))], images.candidates, settings, reporter)
+    if module.classifier.encoder.local and settings.inference_supports != "centroid":
+        _embed_supports(module, Views(images.train, targets, Preprocessing.of(settings)))
     module.cpu()
 
 
@@ -53,12 +55,11 @@ def fit_features(
     settings: Settings,
     reporter: Reporter,
 ) -> None:
-    """`fit_projection` on pooled features N×F and targets N×C."""
+    """`fit_projection` on features of the encoder and targets N×C."""
     _start(module, features, settings.seed)
     module.classifier.temperature = _temperature(module, features, candidates, settings)
     _optimise(module, features, targets, candidates, settings, reporter)
-    with torch.no_grad():
-        latents = module.classifier.encoder.project(features.to(module.device)).cpu().numpy()
+    latents = _latents(module, features).numpy()
     chosen = select_how(settings.inference_supports, latents, candidates, settings.supports_per_class, settings.seed)
     module.support_rows.copy_(torch.from_numpy(chosen.rows))
     module.classifier.set_supports(torch.from_numpy(chosen.vectors), torch.from_numpy(chosen.classes))
@@ -68,24 +69,43 @@ def fit_features(
 def _embedded(
     module: SICTraining, images: Images, targets: Targets, settings: Settings, workers: int, reporter: Reporter
 ) -> Tensor:
-    """Pooled features N×F of all images as the model sees them."""
+    """Features of all images as the model sees them; with local units in 16 bits, because there are many of them."""
+    encoder = module.classifier.encoder
     loader = view_loader(Views(images, targets, Preprocessing.of(settings)), workers, batch_size=16)
     found: list[Tensor] = []
     for views, _ in loader:
-        found.append(module.classifier.encoder.pooled(views.to(module.device).float() / 255).cpu())
+        features = encoder.features(views.to(module.device).float() / 255).cpu()
+        if not features.isfinite().all():
+            raise SicError("The network's features are not finite; its weights are damaged.")
+        found.append(features.bfloat16() if encoder.local else features)
         reporter.advance("embedding images", sum(map(len, found)), len(images))
-    features = torch.cat(found)
-    if not features.isfinite().all():
-        raise SicError("The network's features are not finite; its weights are damaged.")
-    return features
+    return torch.cat(found)
+
+
+@torch.no_grad()
+def _embed_supports(module: SICTraining, views: Views) -> None:
+    """Replace the latents of the supports, computed from features in 16 bits, by exact ones."""
+    classifier, rows = module.classifier, module.support_rows.tolist()
+    images = (views[row][0].to(module.device).float() / 255 for row in rows)
+    vectors = torch.cat([classifier.encoder(image[None]) for image in images])
+    classifier.set_supports(vectors, classifier.support_classes)
+
+
+@torch.no_grad()
+def _latents(module: SICTraining, features: Tensor) -> Tensor:
+    """Latents N×d of features."""
+    project = module.classifier.encoder.project
+    return torch.cat([project(some.to(module.device).float()).cpu() for some in features.split(256)])
 
 
 @torch.no_grad()
 def _start(module: SICTraining, features: Tensor, seed: int) -> None:
     """Give every unit the direction from the mean image to another image, as long as there are any."""
-    weight = module.classifier.encoder.projection.weight
-    rows = np.random.default_rng(seed).permutation(len(features))
-    directions = features[np.resize(rows, len(weight))] - features.mean(0)
+    encoder = module.classifier.encoder
+    weight = encoder.projection.weight
+    pooled = torch.cat([encoder.pooled(some.float()) for some in features.split(256)])
+    rows = np.random.default_rng(seed).permutation(len(pooled))
+    directions = pooled[np.resize(rows, len(weight))] - pooled.mean(0)
     directions += 1e-3 * directions.std() * torch.randn(directions.shape, generator=torch.Generator().manual_seed(seed))
     weight.copy_(directions / directions.norm(dim=1, keepdim=True).clamp_min(1e-12))
 
@@ -93,7 +113,7 @@ def _start(module: SICTraining, features: Tensor, seed: int) -> None:
 @torch.no_grad()
 def _temperature(module: SICTraining, features: Tensor, candidates: Candidates, settings: Settings) -> float:
     """T at which the supports of a class say the recipe's `own_evidence` for its own images, on average."""
-    latents = module.classifier.encoder.project(features.to(module.device))
+    latents = _latents(module, features)
     own = []
     for members in candidates.values():
         some = latents[list(members[:100])]
@@ -105,8 +125,8 @@ def _temperature(module: SICTraining, features: Tensor, candidates: Candidates, 
 def _steps(images: int, batch_size: int) -> int:
     """How many steps to train on so many images.
 
-    >>> [_steps(images, 256) for images in (480, 3128, 20_000, 1_000_000)]
-    [1000, 1000, 3000, 78125]
+    >>> [_steps(images, 64) for images in (480, 3128, 20_000, 1_000_000)]
+    [1000, 1955, 3000, 78125]
     """
     passes = images / batch_size
     return max(STEPS, min(LONG, round(PASSES * passes)), round(FEWER_PASSES * passes))
@@ -133,11 +153,12 @@ def _optimise(
     for step in range(steps):
         queries = rng.integers(0, len(features), min(settings.batch_size, len(features)))
         supports = np.concatenate([rng.choice(each, number, replace=len(each) < number) for each in members])
-        latents = classifier.encoder.project(features[np.concatenate([queries, supports])])
+        latents = classifier.encoder.project(features[np.concatenate([queries, supports])].float())
         vectors = latents[len(queries) :]
         evidence = classifier.evidence(latents[: len(queries)], vectors)
         loss = module.loss(classifier.logits(evidence, classes), targets[queries])
-        loss = loss + module.penalty(features, targets, members, rng, vectors, classes)
+        parts = classifier.encoder.additive(features[queries], latents[: len(queries)])
+        loss = loss + module.penalty(parts, targets[queries], rng, vectors, classes)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

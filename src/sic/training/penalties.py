@@ -56,12 +56,12 @@ def random_grids(
     return torch.from_numpy(np.concatenate(groups)[places])
 
 
-def misplaced_evidence(classifier: SIC, features: Tensor, targets: Tensor, vectors: Tensor, classes: Tensor) -> Tensor:
+def misplaced_evidence(classifier: SIC, parts: Tensor, targets: Tensor, vectors: Tensor, classes: Tensor) -> Tensor:
     """Share of the evidence for a class that lies on images of a grid without that class.
 
     Args:
         classifier: Its projection, B and T are used.
-        features: Pooled features of the n images of N grids, N×n×F.
+        parts: Pooled features of the n images of N grids, N×n×F, or with local units latents (`Encoder.additive`).
         targets: Their targets, N×n×C.
         vectors: Latents of the supports, S×d.
         classes: The classes of the supports, S.
@@ -69,8 +69,8 @@ def misplaced_evidence(classifier: SIC, features: Tensor, targets: Tensor, vecto
     Returns:
         A number from 0 to 1, the mean over the classes that each grid shows.
     """
-    parts = classifier.evidence_by_part(features, vectors).flatten(0, 1)
-    return misplaced_share(classifier.by_class(parts, classes).view_as(targets), targets)
+    evidence = classifier.evidence_by_part(parts, vectors).flatten(0, 1)
+    return misplaced_share(classifier.by_class(evidence, classes).view_as(targets), targets)
 
 
 def misplaced_share(evidence: Tensor, targets: Tensor) -> Tensor:

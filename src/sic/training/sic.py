@@ -1,6 +1,5 @@
 """The training of SIC: its step, its guide, its bank of latents, and a check of its latents after every epoch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,7 +139,8 @@ class SICTraining(ComparingTraining):
     def prepare(self) -> None:
         super().prepare()
         classifier, settings = self.classifier, self.settings
-        self.guide = Guide(classifier.backbone.features, classifier.classes, settings.b) if settings.guided else None
+        features = classifier.encoder.projection.in_features
+        self.guide = Guide(features, classifier.classes, settings.b) if settings.guided else None
         self.bank = None
         self.draws_supports = settings.support_source != "bank"
         self.health = LatentHealth(0.0, 0.0)
@@ -155,19 +155,20 @@ class SICTraining(ComparingTraining):
     def training_step(self, batch: Batch, index: int) -> Tensor:
         classifier = self.classifier
         self.fade()
-        pooled = classifier.encoder.pooled(self.prepared(torch.cat([batch.queries, batch.supports])))
+        features = classifier.encoder.features(self.prepared(torch.cat([batch.queries, batch.supports])))
         with torch.autocast(self.device.type, enabled=False):
-            pooled = self.whole(pooled.float(), batch)
-            latents = classifier.encoder.project(pooled)
+            features = self.whole(features.float(), batch)
+            latents = classifier.encoder.project(features)
             logits, supports = self.recalled(latents, batch) if self.bank else self.compared(latents, batch)
             loss = self.loss(logits, batch.targets)
             if self.guide is not None:
                 # Fades over the second half, so that what is optimised in the end is the method's own loss.
                 strength = min(1.0, 2 * (1 - self.global_step / self.total_steps))
+                pooled = classifier.encoder.pooled(features)
                 loss = loss + strength * self.guide(pooled, logits, batch.targets, batch.support_targets)
-            queries = pooled[: len(batch.targets)]
             rng = np.random.default_rng((self.settings.seed, self.global_step))
-            loss = loss + self.penalty(queries, batch.targets, list(np.arange(len(queries))[:, None]), rng, *supports)
+            parts = classifier.encoder.additive(features, latents)[: len(batch.targets)]
+            loss = loss + self.penalty(parts, batch.targets, rng, *supports)
         return self.noted(loss, index)
 
     def compared(self, latents: Tensor, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -186,30 +187,27 @@ class SICTraining(ComparingTraining):
         return self.classifier.bias + (evidence * drawn.counts).sum(dim=2), (drawn.vectors, classes)
 
     def penalty(
-        self,
-        features: Tensor,
-        targets: Tensor,
-        groups: Sequence[np.ndarray],
-        rng: np.random.Generator,
-        vectors: Tensor,
-        classes: Tensor,
+        self, parts: Tensor, targets: Tensor, rng: np.random.Generator, vectors: Tensor, classes: Tensor
     ) -> Tensor:
         """The recipe's penalties: on images of a class that are alike, and on evidence on images of other classes.
 
         Args:
-            features: Pooled features of the images that grids are made of, N×F.
+            parts: Pooled features of the queries, N×F, or with local units latents (`Encoder.additive`); grids are made
+                of them.
             targets: Their targets, N×C.
-            groups: The images by group; a grid has at most one of each.
             rng: Draws the grids.
             vectors: Latents of the supports, S×d.
             classes: The classes of the supports, S.
         """
-        recipe, total = RECIPES[self.settings.recipe], features.new_zeros(())
+        recipe, total = RECIPES[self.settings.recipe], parts.new_zeros(())
         if recipe.apart:
             total = total + recipe.apart * sameness(vectors, classes, self.classifier.b)
-        if recipe.misplaced and len(groups) > 1:
-            rows = random_grids(groups, rng).to(features.device)
-            elsewhere = misplaced_evidence(self.classifier, features[rows], targets[rows], vectors, classes)
+        if recipe.misplaced:
+            # A grid shows a class once, or with several labels per image an image once.
+            groups = np.arange(len(parts)) if self.multi_label else targets.argmax(dim=1).cpu().numpy()
+            members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+            rows = random_grids(members, rng).to(parts.device)
+            elsewhere = misplaced_evidence(self.classifier, parts[rows], targets[rows], vectors, classes)
             total = total + recipe.misplaced * elsewhere
         return total
 

@@ -47,7 +47,7 @@ def inherited(said: dict[str, Any], kind: type[Classifier]) -> dict[str, Any]:
         )
     names = ["backbone", "form", "antialiased", "padding", "b", "backbone_b"]
     if start.method == kind.name:
-        names += ["latent", "temperature"]
+        names += ["latent", "temperature", "local_units"]
     network = {name: getattr(start, name) for name in names if kind.uses(name)}
     return {**network, "size": start.preprocessing.size, "fit": start.preprocessing.fit}
 
