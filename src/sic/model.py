@@ -280,6 +280,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Model:
         SicError: The directory is missing or damaged, or this version cannot read it.
     """
     path = Path(folder)
-    if (file := distilled_file(folder)) is not None:
+    file = path if path.is_file() and path.suffix == ".safetensors" else distilled_file(folder)
+    if file is not None:
         return Model(*load_distilled(file, device), file)
     return Model(*directory.load(path, device), path)

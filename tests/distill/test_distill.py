@@ -14,6 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import sic
 from sic.backbones import create
 from sic.backbones.distilled import Distilled, distilled_file, read_distilled
 from sic.backbones.weights import Weights, loader
@@ -301,6 +302,7 @@ def test_foreign_and_damaged_files_are_refused(tmp_path: Path) -> None:
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(good.read_bytes()[:-20])
     assert "damaged" in refusal(lambda: read_distilled(cut))
+    assert "is damaged or was not written by `sic distill`" in refusal(lambda: sic.load(cut))
     bad = tmp_path / "bad.safetensors"
     Distilled("resnet_tiny", {"conv.weight": torch.full((4, 4), torch.nan)}).write(bad)
     assert "not finite" in refusal(lambda: read_distilled(bad))
