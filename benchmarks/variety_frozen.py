@@ -39,7 +39,7 @@ from sic.methods.sic import Encoder
 from sic.settings import RECIPES
 from sic.supports import directions, select
 from sic.training.choose import choose
-from sic.training.frozen import fit_features
+from sic.training.frozen import fit_features, projected
 from sic.training.history import Silent
 from sic.training.penalties import misplaced_evidence, random_grids
 from sic.training.sic import SICTraining, latent_health
@@ -61,13 +61,8 @@ def maps(network: Backbone, paths: list[Path], preprocessing: Preprocessing) -> 
 
 
 @torch.no_grad()
-def project(classifier: SIC, features: Tensor) -> Tensor:
-    return torch.cat([classifier.encoder.project(some.float()) for some in features.split(256)])
-
-
-@torch.no_grad()
 def figures(classifier: SIC, features: Tensor, truth: Tensor) -> dict[str, float]:
-    latents = project(classifier, features)
+    latents = projected(classifier, features)
     evidence = classifier.evidence(latents)
     logits = classifier.logits(evidence)
     best = logits.argmax(dim=1)
@@ -152,7 +147,7 @@ def main() -> None:
             module = SICTraining(classifier, chosen, candidates, multi_label=False)
             targets = F.one_hot(own, len(data.classes)).float()
             fit_features(module, seen["train"][shown], targets, candidates, chosen, Silent())
-            latents = project(classifier, seen["train"][shown]).numpy()
+            latents = projected(classifier, seen["train"][shown]).numpy()
             unseen = {
                 "validation": (seen["train"][held_out], labels["train"][held_out]),
                 "test": (seen["test"], labels["test"]),

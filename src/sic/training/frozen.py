@@ -14,6 +14,7 @@ from sic.bcos import bcos_similarity
 from sic.data.images import Preprocessing
 from sic.data.labels import Targets
 from sic.errors import SicError
+from sic.methods import SIC, device_of
 from sic.settings import RECIPES, Settings
 from sic.supports import select_how
 from sic.training.base import Candidates
@@ -59,7 +60,7 @@ def fit_features(
     _start(module, features, settings.seed)
     module.classifier.temperature = _temperature(module, features, candidates, settings)
     _optimise(module, features, targets, candidates, settings, reporter)
-    latents = _latents(module, features).numpy()
+    latents = projected(module.classifier, features).numpy()
     chosen = select_how(settings.inference_supports, latents, candidates, settings.supports_per_class, settings.seed)
     module.support_rows.copy_(torch.from_numpy(chosen.rows))
     module.classifier.set_supports(torch.from_numpy(chosen.vectors), torch.from_numpy(chosen.classes))
@@ -92,10 +93,10 @@ def _embed_supports(module: SICTraining, views: Views) -> None:
 
 
 @torch.no_grad()
-def _latents(module: SICTraining, features: Tensor) -> Tensor:
-    """Latents N×d of features."""
-    project = module.classifier.encoder.project
-    return torch.cat([project(some.to(module.device).float()).cpu() for some in features.split(256)])
+def projected(classifier: SIC, features: Tensor) -> Tensor:
+    """Latents N×d of features, on the CPU; few at a time, because those of every place take much memory."""
+    device = device_of(classifier)
+    return torch.cat([classifier.encoder.project(some.to(device).float()).cpu() for some in features.split(256)])
 
 
 @torch.no_grad()
@@ -113,7 +114,7 @@ def _start(module: SICTraining, features: Tensor, seed: int) -> None:
 @torch.no_grad()
 def _temperature(module: SICTraining, features: Tensor, candidates: Candidates, settings: Settings) -> float:
     """T at which the supports of a class say the recipe's `own_evidence` for its own images, on average."""
-    latents = _latents(module, features)
+    latents = projected(module.classifier, features)
     own = []
     for members in candidates.values():
         some = latents[list(members[:100])]
@@ -153,11 +154,12 @@ def _optimise(
     for step in range(steps):
         queries = rng.integers(0, len(features), min(settings.batch_size, len(features)))
         supports = np.concatenate([rng.choice(each, number, replace=len(each) < number) for each in members])
-        latents = classifier.encoder.project(features[np.concatenate([queries, supports])].float())
+        drawn = features[np.concatenate([queries, supports])].float()
+        latents = classifier.encoder.project(drawn)
         vectors = latents[len(queries) :]
         evidence = classifier.evidence(latents[: len(queries)], vectors)
         loss = module.loss(classifier.logits(evidence, classes), targets[queries])
-        parts = classifier.encoder.additive(features[queries], latents[: len(queries)])
+        parts = classifier.encoder.additive(drawn, latents)[: len(queries)]
         loss = loss + module.penalty(parts, targets[queries], rng, vectors, classes)
         optimiser.zero_grad()
         loss.backward()
