@@ -1,24 +1,19 @@
 """The referee on real data: every method of the paper's tables, trained and measured by one `sic compare`.
 
-    python benchmarks/rivals.py funnybirds DATA [--seeds 0] [-- more flags of sic compare]
-    python benchmarks/rivals.py voc DATA --weights FILE [--methods sic,blackbox:all]
-    python benchmarks/rivals.py pets|chestxray|rsna DATA --weights FILE
+    python benchmarks/rivals.py NAME DATA --weights FILE [--methods sic,blackbox:all] [--seeds 0] [-- more flags]
 
-On FunnyBirds, where there are no weights to start from, all networks first learn to name the parts of training birds
-(dataset_train.json says which are there), then the species: a network of each form is trained once and shared.
-FILE: the conventional ResNet50 that the weights for photographs were distilled from (benchmarks/keras_resnet50.py).
-Conventional methods start from it, SIC and B-cos from the distilled network. Everything that networks have in common is
-the same for all methods; BagNet has a network of its own, for which there are no weights. Writes results/NAME.json,
-with one value per seed of each method and metric, or the value itself where there is one seed; what says where maps lie
-also goes to results/localisation.json. What is finished is not trained again. Learning rates come from
-results/tuning.json, if benchmarks/tune.py has chosen them for the comparison (`tuned` names these methods). Others are
-alike for all methods, but for ProtoPNet's, which is as published, for its new layers.
+NAME: funnybirds, voc, chestxray, pets, dogs, cub, cub_whole or rsna. FILE: the conventional ResNet50 that the weights
+for photographs were distilled from (benchmarks/keras_resnet50.py). Conventional methods start from it, SIC and B-cos
+from the distilled network. Everything that networks have in common is the same for all methods; BagNet has a network of
+its own, for which there are no weights. More flags go to `sic compare`. Writes results/NAME.json, with one value per
+seed of each method and metric, or the value itself where there is one seed; what says where maps lie also goes to
+results/localisation.json. What is finished is not trained again. Learning rates come from results/tuning.json, if
+benchmarks/tune.py has chosen them for the comparison (`tuned` names these methods). Others are alike for all methods,
+but for ProtoPNet's, which is as published, for its new layers.
 """
 
 import argparse
-import csv
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -30,10 +25,7 @@ import torch
 from command import as_typed, ours_and_passed_on
 
 from sic.backbones.distilled import PHOTOS
-from sic.cli.console import Talker
-from sic.cli.jobs import Job, run_jobs
-from sic.data.layouts.funnybirds import PARTS, class_parts, open_funnybirds, visible_parts
-from sic.directory import CONFIG, RUN, read_config
+from sic.directory import read_config
 from sic.evaluate.compare import Values, cell
 from sic.evaluate.metrics import FUNNYBIRDS, METRICS
 from sic.evaluate.plots import radar, save
@@ -41,20 +33,20 @@ from sic.evaluate.plots import radar, save
 METHODS = "sic,bcos,blackbox:all,nwhead,protopnet:all,bagnet"
 """All explanations of each method are in one table."""
 PRETRAINED = ["--size", "160", "--fit", "squash", "--batch-size", "64", "--set", "sic:recipe=tuned"]
-BIRDS = [
-    *("--size", "192", "--fit", "squash", "--batch-size", "128", "--check-every", "10", "--validation", "0.05"),
-    *("--recipe", "scratch", "--augmentation", "affine", "--compile"),
+FINE = [
+    *("--size", "224", "--fit", "squash", "--batch-size", "64", "--epochs", "24", "--check-every", "12"),
+    *("--augmentation", "affine", "--set", "sic:recipe=tuned", "--set", "sic:support_source=bank"),
 ]
-NETWORKS = {
-    "bcos": ("resnet50", ["sic", "bcos"]),
-    "blackbox": ("resnet50", ["blackbox", "nwhead", "protopnet"]),
-    "bagnet": ("bagnet33", ["bagnet"]),
-}
-"""Which method learns the parts of birds, on which network, and who starts from it."""
+"""For 120 and 200 classes: three supports of each in every step would be several times the queries."""
+BCOS, CONVENTIONAL = ("sic", "bcos"), ("blackbox", "nwhead", "protopnet")
+"""Methods by the network that they start from."""
 COMPARISONS: dict[str, list[str]] = {
+    # Rendered birds have little in common with photographs, so SIC trains the whole network from the start.
     "funnybirds": [
-        *("--train", METHODS, *BIRDS, "--epochs", "40", "--lr", "1e-3", "--set", "protopnet:lr=3e-3"),
-        *("--only", "funnybirds"),
+        *("--train", METHODS, "--size", "256", "--fit", "squash", "--batch-size", "128", "--epochs", "30"),
+        *("--check-every", "15", "--validation", "0.05", "--augmentation", "affine", "--lr", "1e-3"),
+        *("--set", "sic:recipe=scratch", "--set", "sic:support_source=bank", "--set", "protopnet:lr=3e-3"),
+        *("--only", "accuracy,funnybirds"),
     ],
     # The NW-Head is for one label per image.
     "voc": [
@@ -71,6 +63,10 @@ COMPARISONS: dict[str, list[str]] = {
         *("--train", METHODS, *PRETRAINED, "--epochs", "12", "--augmentation", "photo"),
         *("--only", "accuracy,localisation,unfamiliar"),
     ],
+    "dogs": ["--train", METHODS, *FINE, "--only", "accuracy,localisation"],
+    # As in the paper, birds are cropped to their boxes. Where maps lie is measured on whole images.
+    "cub": ["--train", METHODS, *FINE, "--roi", "--only", "accuracy"],
+    "cub_whole": ["--train", METHODS, *FINE, "--only", "accuracy,localisation"],
     "rsna": [
         *("--train", "sic,bcos,blackbox:all", *PRETRAINED, "--epochs", "40", "--check-every", "4"),
         *("--augmentation", "affine", "--balance", "--set", "blackbox:loss=bce"),
@@ -102,9 +98,9 @@ def published() -> dict[str, dict[str, float]]:
 
 def start_of(method: str, weights: str) -> dict[str, str]:
     """The settings that let a method start from its network for photographs."""
-    if method in NETWORKS["bcos"][1]:
+    if method in BCOS:
         return {"weights": PHOTOS}
-    if method in NETWORKS["blackbox"][1]:
+    if method in CONVENTIONAL:
         return {"weights": weights, "backbone": "resnet50_v1"}
     return {}
 
@@ -123,34 +119,6 @@ def tuned(name: str, out: Path, flags: list[str]) -> list[str]:
     trained = {each.partition(":")[0] for each in flags[flags.index("--train") + 1].split(",")}
     chosen = {method: found["lr"] for method, found in choices["methods"].items() if method in trained}
     return [part for method, lr in chosen.items() for part in ("--set", f"{method}:lr={lr}")]
-
-
-def learn_parts(birds: Path, runs: Path, epochs: int) -> list[str]:
-    """Train a network of each form to name parts; returns the flags that let the methods start from it."""
-    runs.mkdir(parents=True, exist_ok=True)
-    table, variants = runs / "parts.csv", class_parts(birds)
-    scenes = json.loads((birds / "dataset_train.json").read_text())
-    with table.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["path", "label", "split"])
-        for sample in open_funnybirds(birds).splits["train"]:
-            scene = scenes[int(sample.path.stem)]
-            own = dict(zip(PARTS, variants[scene["class_idx"]], strict=True))
-            if names := [f"{part} {own[part]}" for part in visible_parts(scene)]:
-                rows.writerow([os.path.relpath(sample.path, runs), "|".join(names), "train"])
-    jobs, flags = [], []
-    for method, (backbone, users) in NETWORKS.items():
-        folder = runs / f"parts-{method}"
-        if not (folder / CONFIG).is_file():
-            train = ["train", str(table), "--method", method, "--backbone", backbone, *BIRDS, "--lr", "2e-3"]
-            train += ["--epochs", str(epochs), "--out", str(folder)]
-            train += ["--resume"] if (folder / RUN).is_file() else []
-            jobs.append(Job(f"parts, {method}", train, folder.with_suffix(".log")))
-        for user in users:
-            flags += ["--set", f"{user}:weights={folder}", "--set", f"{user}:backbone={backbone}"]
-    with Talker() as talker:
-        run_jobs(jobs, len(jobs), talker)
-    return flags
 
 
 def as_the_paper(values: Values) -> Values:
@@ -177,10 +145,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=COMPARISONS)
     parser.add_argument("data")
-    parser.add_argument("--weights", help="of the conventional ResNet50")
+    parser.add_argument("--weights", required=True, help="of the conventional ResNet50")
     parser.add_argument("--methods", help="only these")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--parts", type=int, default=40, help="epochs in which networks learn the parts of birds")
     parser.add_argument("--runs", type=Path, default=Path("runs/rivals"))
     parser.add_argument("--out", type=Path, default=Path("results"))
     ours, passed_on = ours_and_passed_on()
@@ -192,9 +159,7 @@ def main() -> None:
     flags[methods] = arguments.methods or flags[methods]
     rates = tuned(name, arguments.out, flags)
     flags += [*rates, *passed_on]
-    flags += starts(flags[methods], arguments.weights) if arguments.weights else []
-    if name == "funnybirds":
-        flags += learn_parts(Path(arguments.data), runs, arguments.parts)
+    flags += starts(flags[methods], arguments.weights)
     command = ["compare", "--data", arguments.data, "--seeds", arguments.seeds, *flags, "--out", str(runs), "--json"]
     done = subprocess.run([sys.executable, "-m", "sic", *command], stdout=subprocess.PIPE, text=True)
     if done.returncode:

@@ -2,6 +2,8 @@
 this is."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -23,6 +25,18 @@ def exact_arithmetic() -> None:
 
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Matrix products on a GPU in TF32, for training steps; nothing here may end up in an explanation."""
+    import torch
+
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @dataclass(frozen=True)

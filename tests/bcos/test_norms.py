@@ -18,6 +18,7 @@ from sic.bcos import (
     explaining,
     fade,
     linear_maps,
+    renew_statistics,
 )
 
 CHANNELS = 6
@@ -319,3 +320,19 @@ def test_bfloat16_is_close_to_float32(kind: str, progress: float) -> None:
 def test_groups_must_divide_the_channels() -> None:
     with pytest.raises(ValueError, match="7 channels do not divide into 2 groups"):
         GroupNorm(2, 7)
+
+
+def test_renewed_statistics_are_means_over_batches() -> None:
+    network = nn.Sequential(BatchNormUncentred2d(CHANNELS), BatchNormUncentred2d(CHANNELS)).double().eval()
+    first, second = network
+    assert isinstance(first, BatchNormUncentred2d) and isinstance(second, BatchNormUncentred2d)
+    first.running_var.fill_(77.0)
+    batches = [torch.randn(number, *SHAPE[1:], dtype=torch.float64) * number for number in (3, 5, 2)]
+    renew_statistics(network, batches)
+    arrays = [batch.numpy() for batch in batches]
+    variances = np.mean([array.var(axis=(0, 2, 3)) for array in arrays], axis=0)
+    np.testing.assert_allclose(first.running_var, variances)
+    # The second norm sees what the first makes of each batch.
+    seen = [batch_reference(array, np.ones(CHANNELS)) for array in arrays]
+    np.testing.assert_allclose(second.running_var, np.mean([array.var(axis=(0, 2, 3)) for array in seen], axis=0))
+    assert first.momentum == 0.1 and not first.training

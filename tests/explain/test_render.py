@@ -59,6 +59,14 @@ def test_steps_add_up_to_the_score(sure: SIC, unsure: SIC, number: int) -> None:
         assert verdict(explanation, part) == ("above 0: yes" if part.logit >= 0 else "below 0: no")
 
 
+def test_a_long_name_beside_a_bar_is_wrapped_not_cut(sure: SIC, tmp_path: Path) -> None:
+    explanation = explained(sure, [2])
+    part = explanation.classes[0]
+    part.cases = [replace(case, name=f"Black capped Vireo #{slot}") for slot, case in enumerate(part.cases)]
+    assert "…apped" not in (figure := shown_in_figure(explanation, tmp_path)) and "… capped" not in figure
+    assert figure.count("<!-- Black capped -->") == len(part.cases)
+
+
 def test_methods_without_a_sum_show_the_score_alone(sure: SIC) -> None:
     explanation = replace(explained(sure, [0]), method="blackbox")
     assert [step.kind for step in steps(explanation, explanation.classes[0])] == ["score"]

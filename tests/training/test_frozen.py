@@ -170,6 +170,34 @@ def test_the_penalty_keeps_the_cases_of_a_class_apart(monkeypatch: pytest.Monkey
     assert right == 1 and apart < together - 0.05
 
 
+@pytest.mark.slow
+def test_many_similar_classes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Binary cross-entropy alone leaves most of their images without evidence."""
+    torch.manual_seed(0)
+    backbone = create("resnet_tiny", "bcosified")
+    monkeypatch.setattr("sic.training.frozen.STEPS", 150)
+    monkeypatch.setattr("sic.training.frozen.LONG", 150)
+
+    def fitted(number: int, images: int, competing: float) -> tuple[float, float]:
+        """The accuracy for so many classes, and the weight of competition in the end."""
+        monkeypatch.setitem(RECIPES, "frozen", replace(RECIPES["frozen"], competing=competing))
+        labels = torch.arange(number * images) // images
+        features = 1 + 0.3 * torch.rand(number, backbone.features)[labels]
+        features += 0.15 * torch.rand(number * images, backbone.features)
+        candidates = {label: (labels == label).nonzero()[:, 0].tolist() for label in range(number)}
+        chosen = small_settings(form="bcosified", recipe="frozen", lr=3e-3, batch_size=64)
+        classifier = SIC(backbone, number, 3 * number, latent=32)
+        module = SICTraining(classifier, chosen, candidates, False)
+        fit_features(module, features, torch.eye(number)[labels], candidates, chosen, Silent())
+        with torch.no_grad():
+            answers = classifier.logits(classifier.evidence(classifier.encoder.project(features))).argmax(dim=1)
+        return float((answers == labels).float().mean()), module.competing
+
+    (alone, off), (with_competition, on) = fitted(120, 6, 0.0), fitted(120, 6, 1.0)
+    assert off == 0 and on == 1 and with_competition > alone + 0.2
+    assert fitted(3, 30, 1.0) == (1, 0)  # a few classes need no competition
+
+
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [

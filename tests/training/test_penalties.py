@@ -10,8 +10,19 @@ import torch
 from sic.backbones import create
 from sic.methods import SIC
 from sic.settings import RECIPES, SupportSource
+from sic.training.base import binary_loss
 from sic.training.batches import Batch
-from sic.training.penalties import ALIKE, IN_A_GRID, misplaced_evidence, misplaced_share, random_grids, sameness
+from sic.training.penalties import (
+    ALIKE,
+    CHOSEN_FOR,
+    IN_A_GRID,
+    base_rate_loss,
+    misplaced_evidence,
+    misplaced_share,
+    penalty_scale,
+    random_grids,
+    sameness,
+)
 from sic.training.sic import SICTraining, SupportBank
 from tests.models import small_settings
 
@@ -23,6 +34,15 @@ def test_sameness_of_the_images_of_a_class_by_hand() -> None:
     assert float(sameness(latents, classes, 2)) == pytest.approx((1 - ALIKE) / 6)
     assert float(sameness(latents, classes, 1)) == pytest.approx((1 - ALIKE + 2 * max(0.5**0.5 - ALIKE, 0)) / 6)
     assert float(sameness(latents[[0, 3]], classes[[0, 3]], 2)) == 0
+
+
+@pytest.mark.parametrize("classes", [2, 12, 200])
+def test_penalties_shrink_with_the_loss_of_an_answer_that_knows_nothing(classes: int) -> None:
+    targets = torch.eye(classes)
+    knows_nothing = torch.full_like(targets, -math.log(classes - 1))  # 1/C for every class
+    assert base_rate_loss(classes) == pytest.approx(float(binary_loss(knows_nothing, targets)), rel=1e-5)
+    expected = 1 if classes <= CHOSEN_FOR else base_rate_loss(classes) / base_rate_loss(CHOSEN_FOR)
+    assert penalty_scale(classes) == expected
 
 
 def test_misplaced_evidence_by_hand() -> None:

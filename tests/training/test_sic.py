@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from sic.backbones import create
 from sic.bcos import bcos_similarity
 from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
 from sic.data.labels import targets
 from sic.directory import Config, build
+from sic.methods import SIC
 from sic.training.batches import Batch, support_candidates
 from sic.training.sic import FIRST_LOOK, LatentHealth, SICTraining, SupportBank, collapse, latent_health
 from tests.models import small_settings
@@ -221,3 +223,16 @@ def test_a_step_embeds_its_queries_whatever_the_number_of_classes(form: str) -> 
         assert made.guide is None or made.guide.head.weight.grad is not None
         changed = (made.bank.latents != before).any(dim=1).nonzero()[:, 0]
         assert changed.tolist() == rows.tolist()
+
+
+def test_competition_is_softmax_cross_entropy_that_fades() -> None:
+    settings = small_settings(recipe="tuned")
+    classifier = SIC(create("resnet_tiny", "bcosified"), 3, 6, latent=16)
+    module = SICTraining(classifier, settings, {label: [label] for label in range(3)}, False)
+    logits, labels = torch.randn(5, 3), torch.tensor([0, 2, 1, 1, 0])
+    wanted = torch.eye(3)[labels]
+    assert float(module.competition(logits, wanted, 0.0)) == 0  # unless the fit of the projection turns it on
+    module.competing = 2.0
+    expected = 2 * float(torch.nn.functional.cross_entropy(logits, labels))
+    for done, strength in ((0.0, 1.0), (0.5, 1.0), (0.8, 0.4), (1.0, 0.0)):
+        assert float(module.competition(logits, wanted, done)) == pytest.approx(strength * expected, abs=1e-6)

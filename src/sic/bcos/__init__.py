@@ -14,7 +14,7 @@ from sic.bcos.explanation import (
     linear_maps,
 )
 from sic.bcos.layers import BcosConv2d, BcosLinear, Gate, bcos_similarity, fade, remove_biases
-from sic.bcos.norms import BatchNormUncentred2d, GroupNorm, LayerNorm, LayerNorm2d
+from sic.bcos.norms import BatchNormUncentred2d, GroupNorm, LayerNorm, LayerNorm2d, renew_statistics
 from sic.bcos.padding import pad_with
 
 __all__ = [
@@ -45,4 +45,5 @@ __all__ = [
     "keep_feature_maps",
     "linear_maps",
     "pad_with",
+    "renew_statistics",
 ]

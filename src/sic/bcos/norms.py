@@ -4,7 +4,7 @@ Batch norm is uncentred, as in B-cos v2: a running mean is an input-independent 
 norms of single images keep their centring, because the mean of an image is linear in the image.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -89,6 +89,27 @@ class BatchNormUncentred2d(Fading, nn.Module):
             if self.bias is not None:
                 self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
         return mean, variance
+
+
+@torch.no_grad()
+def renew_statistics(network: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Replace the running statistics of batch norms by the means of those of some batches, with the present weights.
+
+    Running statistics are means over past steps. At a high learning rate, weights change faster than these follow: on
+    rendered birds, a network of 47 % accuracy seemed to have 23 % (results/norms.json).
+    """
+    norms = [layer for layer in network.modules() if isinstance(layer, BatchNormUncentred2d)]
+    if not norms:
+        return
+    momenta, was = [norm.momentum for norm in norms], network.training
+    network.train()
+    for number, batch in enumerate(batches, 1):
+        for norm in norms:
+            norm.momentum = 1 / number
+        network(batch)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    network.train(was)
 
 
 class LayerNorm(Fading, nn.Module):

@@ -135,8 +135,10 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
 
 
 def _label(bar: Step) -> str:
-    """The name of a bar; of a case with a long name, that name alone."""
-    return bar.label if bar.case is None or len(bar.label) <= NAME else _shorten(bar.case.name, NAME)
+    """The name of a bar; of a case with a long name, that name alone, in two lines if need be."""
+    if bar.case is None or len(bar.label) <= NAME:
+        return bar.label
+    return textwrap.fill(_shorten(bar.case.name, 2 * NAME), NAME)
 
 
 def _divided_bar(axes: Axes, position: int, start: float, parts: list[Match], legible: float) -> None:

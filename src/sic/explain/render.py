@@ -78,7 +78,8 @@ def verdict(explanation: Explanation, explained: ClassExplanation) -> str:
     """Whether a class is a yes, and by which limit."""
     # With a softmax, no score has a probability of 50 % whatever the others are.
     by_score = METHODS[explanation.method].by_similarity and explained.yes == (explained.logit >= explanation.threshold)
-    score = "0" if explanation.threshold == 0 else f"{explanation.threshold:.2f}".replace("-", "−")
+    threshold = round(explanation.threshold, 2)
+    score = "0" if threshold == 0 else f"{threshold:.2f}".replace("-", "−")
     what, limit = ("", score) if by_score else ("probability ", "50 %")
     return f"{what}above {limit}: yes" if explained.yes else f"{what}below {limit}: no"
 

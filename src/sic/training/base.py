@@ -4,20 +4,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from sic.bcos import fade
+from sic.bcos import fade, renew_statistics
+from sic.bcos.norms import processes
 from sic.data.labels import split_targets
-from sic.data.transforms import TrainingTransform
+from sic.data.transforms import TrainingTransform, evaluation_view
 from sic.errors import SicError
 from sic.methods import Classifier
 from sic.predictions import Answers
 from sic.settings import Settings
-from sic.training.batches import Batch, gathered
+from sic.training.batches import Batch, Share, Views, gathered
 
+STATISTICS = 256
+"""Training images, at most, whose statistics batch norms get before a validation."""
 LARGEST_WEIGHT = 100.0
 """The largest weight of positives; with a larger one, a few images would decide every step."""
 
@@ -195,11 +199,24 @@ class Training(lightning.LightningModule):
                 f"(it was {self.settings.lr:g}). All epochs before it are saved."
             )
 
+    def renew_statistics(self) -> None:
+        """Give the batch norms of a B-cos network the statistics of training images, with the present weights."""
+        views, backbone = self.embedding.dataset, self.classifier.backbone
+        assert isinstance(views, Views)
+        rows = np.linspace(0, len(views.pixels) - 1, min(STATISTICS, len(views.pixels))).astype(int)
+        parts = np.array_split(rows, -(-len(rows) // (self.embedding.batch_size or len(rows))))
+        own = Share(self.global_rank, processes())  # of each batch, as in a training step
+        batches = ([views.pixels[row] for row in part[own.of(len(part))]] for part in parts)
+        with torch.autocast(self.device.type, enabled=False):
+            images = (evaluation_view(batch, views.preprocessing).to(self.device).float() / 255 for batch in batches)
+            renew_statistics(backbone.network, (backbone.prepared(batch) for batch in images))
+
     def before_validation(self) -> None:
         """A hook for methods: called after every epoch, before validation."""
 
     def on_validation_epoch_start(self) -> None:
         self.refuse_nan()
+        self.renew_statistics()
         self.before_validation()
         self._outputs = []
 

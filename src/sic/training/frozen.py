@@ -14,6 +14,7 @@ from sic.bcos import bcos_similarity
 from sic.data.images import Preprocessing
 from sic.data.labels import Targets
 from sic.errors import SicError
+from sic.machines import fast_products
 from sic.methods import SIC, device_of
 from sic.settings import RECIPES, Settings
 from sic.supports import select_how
@@ -30,6 +31,9 @@ PASSES = 40
 LONG = 3000
 """Steps beyond which `FEWER_PASSES` are enough."""
 FEWER_PASSES = 5
+ENOUGH = 0.4
+"""Share of the training images that must get evidence for their class: 27 % did in a fit of 37 species of birds, which
+gained from competition, more than 55 % in fits of 12 to 37 breeds of pets, which were good without."""
 
 
 def fit_projection(
@@ -56,14 +60,47 @@ def fit_features(
     settings: Settings,
     reporter: Reporter,
 ) -> None:
-    """`fit_projection` on features of the encoder and targets N×C."""
+    """`fit_projection` on features of the encoder and targets N×C.
+
+    With many classes, or classes that look alike, nearly all answers are no, and binary cross-entropy is content with
+    hardly any evidence: a fit of 200 species of birds had an accuracy of 22 %. If most images are left without
+    evidence for their class, the fit begins again with softmax cross-entropy beside it, which asks for differences (65
+    %; results/tuning.json). Where it is not needed, it is not used: evidence then lies on the object more often, and
+    the cases of a class differ more.
+    """
+    module.competing = 0.0
+    _fit_once(module, features, targets, candidates, settings, reporter)
+    competing = RECIPES[settings.recipe].competing
+    if competing and not module.multi_label and _with_evidence(module.classifier, features, targets) < ENOUGH:
+        reporter.say("Most training images get no evidence for their class; the fit begins again, and classes compete.")
+        module.competing = competing
+        _fit_once(module, features, targets, candidates, settings, reporter)
+
+
+def _fit_once(
+    module: SICTraining,
+    features: Tensor,
+    targets: Tensor,
+    candidates: Candidates,
+    settings: Settings,
+    reporter: Reporter,
+) -> None:
     _start(module, features, settings.seed)
     module.classifier.temperature = _temperature(module, features, candidates, settings)
-    _optimise(module, features, targets, candidates, settings, reporter)
+    with fast_products():
+        _optimise(module, features, targets, candidates, settings, reporter)
     latents = projected(module.classifier, features).numpy()
     chosen = select_how(settings.inference_supports, latents, candidates, settings.supports_per_class, settings.seed)
     module.support_rows.copy_(torch.from_numpy(chosen.rows))
     module.classifier.set_supports(torch.from_numpy(chosen.vectors), torch.from_numpy(chosen.classes))
+
+
+@torch.no_grad()
+def _with_evidence(classifier: SIC, features: Tensor, targets: Tensor) -> float:
+    """The share of images whose own class has a score of at least 0, with the supports of the classifier."""
+    latents = projected(classifier, features).to(device_of(classifier))
+    own = classifier.logits(classifier.evidence(latents)).cpu()[targets.cpu() == 1]
+    return float((own >= 0).float().mean())
 
 
 @torch.no_grad()
@@ -72,13 +109,14 @@ def _embedded(
 ) -> Tensor:
     """Features of all images as the model sees them; with local units in 16 bits, because there are many of them."""
     encoder = module.classifier.encoder
-    loader = view_loader(Views(images, targets, Preprocessing.of(settings)), workers, batch_size=16)
+    few = None if module.on_gpu else 16
+    loader = view_loader(Views(images, targets, Preprocessing.of(settings)), workers, few)
     found: list[Tensor] = []
     for views, _ in loader:
-        features = encoder.features(views.to(module.device).float() / 255).cpu()
+        features = encoder.features(views.to(module.device).float() / 255)
         if not features.isfinite().all():
             raise SicError("The network's features are not finite; its weights are damaged.")
-        found.append(features.bfloat16() if encoder.local else features)
+        found.append((features.bfloat16() if encoder.local else features).cpu())
         reporter.advance("embedding images", sum(map(len, found)), len(images))
     return torch.cat(found)
 
@@ -158,7 +196,8 @@ def _optimise(
         latents = classifier.encoder.project(drawn)
         vectors = latents[len(queries) :]
         evidence = classifier.evidence(latents[: len(queries)], vectors)
-        loss = module.loss(classifier.logits(evidence, classes), targets[queries])
+        logits = classifier.logits(evidence, classes)
+        loss = module.loss(logits, targets[queries]) + module.competition(logits, targets[queries], step / steps)
         parts = classifier.encoder.additive(drawn, latents)[: len(queries)]
         loss = loss + module.penalty(parts, targets[queries], rng, vectors, classes)
         optimiser.zero_grad()

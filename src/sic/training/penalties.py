@@ -1,5 +1,6 @@
 """What SIC's own loss does not ask for: cases of a class that differ, and evidence that lies on images of its class."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,10 +13,30 @@ from sic.methods import SIC
 
 ALIKE = 0.6
 """Likeness of two images of a class up to which there is no penalty."""
+CHOSEN_FOR = 37
+"""The most classes that the weights of the penalties were tried on."""
 GRIDS = 64
 """Grids of images in a step."""
 IN_A_GRID = 9
 """Most images in a grid."""
+
+
+def base_rate_loss(classes: int) -> float:
+    """Binary cross-entropy, the mean over all classes, of an answer that knows no more than how rare a class is."""
+    rate = 1 / max(classes, 2)
+    return -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
+
+
+def penalty_scale(classes: int) -> float:
+    """Factor of the weights of the penalties, which were chosen for `CHOSEN_FOR` classes or fewer.
+
+    With many classes nearly all answers are no, so the loss is small, and penalties as large as for a few classes would
+    be most of what is minimised: a fit of 200 classes ended without any evidence.
+
+    >>> round(penalty_scale(12), 2), round(penalty_scale(120), 2), round(penalty_scale(200), 2)
+    (1.0, 0.39, 0.25)
+    """
+    return min(1.0, base_rate_loss(classes) / base_rate_loss(CHOSEN_FOR))
 
 
 def sameness(latents: Tensor, classes: Tensor, b: float) -> Tensor:

@@ -13,7 +13,7 @@ from sic.settings import RECIPES
 from sic.training.base import Candidates, near_chance, softmax_loss
 from sic.training.batches import Batch
 from sic.training.comparing import ComparingTraining
-from sic.training.penalties import misplaced_evidence, random_grids, sameness
+from sic.training.penalties import misplaced_evidence, penalty_scale, random_grids, sameness
 
 
 @dataclass
@@ -128,6 +128,16 @@ class Guide(nn.Module):
         return softmax_loss(logits, targets) + softmax_loss(self.SCALE * self.head(pooled), everyone)
 
 
+def fading(done: float) -> float:
+    """The strength of what helps a fit to begin, after a share `done` of the steps: all of it for the first half, then
+    less and less, so that the method's own loss is optimised in the end.
+
+    >>> fading(0), fading(0.5), fading(0.75), fading(1)
+    (1.0, 1.0, 0.5, 0)
+    """
+    return min(1.0, 2 * (1 - done))
+
+
 class SICTraining(ComparingTraining):
     """Fits a `SIC` classifier, with the guide where there is one."""
 
@@ -144,6 +154,8 @@ class SICTraining(ComparingTraining):
         self.bank = None
         self.draws_supports = settings.support_source != "bank"
         self.health = LatentHealth(0.0, 0.0)
+        self.competing = 0.0
+        """Weight of softmax cross-entropy; see `sic.training.frozen.fit_features`."""
 
     def on_train_start(self) -> None:
         settings = self.settings
@@ -153,19 +165,17 @@ class SICTraining(ComparingTraining):
             self.bank = SupportBank(latents, self.candidates, settings.supports_per_class, settings.seed)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        classifier = self.classifier
+        classifier, done = self.classifier, self.global_step / self.total_steps
         self.fade()
         features = classifier.encoder.features(self.prepared(torch.cat([batch.queries, batch.supports])))
         with torch.autocast(self.device.type, enabled=False):
             features = self.whole(features.float(), batch)
             latents = classifier.encoder.project(features)
             logits, supports = self.recalled(latents, batch) if self.bank else self.compared(latents, batch)
-            loss = self.loss(logits, batch.targets)
+            loss = self.loss(logits, batch.targets) + self.competition(logits, batch.targets, done)
             if self.guide is not None:
-                # Fades over the second half, so that what is optimised in the end is the method's own loss.
-                strength = min(1.0, 2 * (1 - self.global_step / self.total_steps))
                 pooled = classifier.encoder.pooled(features)
-                loss = loss + strength * self.guide(pooled, logits, batch.targets, batch.support_targets)
+                loss = loss + fading(done) * self.guide(pooled, logits, batch.targets, batch.support_targets)
             rng = np.random.default_rng((self.settings.seed, self.global_step))
             parts = classifier.encoder.additive(features, latents)[: len(batch.targets)]
             loss = loss + self.penalty(parts, batch.targets, rng, *supports)
@@ -186,6 +196,10 @@ class SICTraining(ComparingTraining):
         classes = torch.arange(evidence.shape[1], device=latents.device).repeat_interleave(evidence.shape[2])
         return self.classifier.bias + (evidence * drawn.counts).sum(dim=2), (drawn.vectors, classes)
 
+    def competition(self, logits: Tensor, targets: Tensor, done: float) -> Tensor:
+        """Softmax cross-entropy of N×C logits with its weight, after a share `done` of the steps."""
+        return self.competing * fading(done) * softmax_loss(logits, targets) if self.competing else logits.new_zeros(())
+
     def penalty(
         self, parts: Tensor, targets: Tensor, rng: np.random.Generator, vectors: Tensor, classes: Tensor
     ) -> Tensor:
@@ -200,15 +214,16 @@ class SICTraining(ComparingTraining):
             classes: The classes of the supports, S.
         """
         recipe, total = RECIPES[self.settings.recipe], parts.new_zeros(())
+        scale = penalty_scale(self.classifier.classes)
         if recipe.apart:
-            total = total + recipe.apart * sameness(vectors, classes, self.classifier.b)
+            total = total + scale * recipe.apart * sameness(vectors, classes, self.classifier.b)
         if recipe.misplaced:
             # A grid shows a class once, or with several labels per image an image once.
             groups = np.arange(len(parts)) if self.multi_label else targets.argmax(dim=1).cpu().numpy()
             members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
             rows = random_grids(members, rng).to(parts.device)
             elsewhere = misplaced_evidence(self.classifier, parts[rows], targets[rows], vectors, classes)
-            total = total + recipe.misplaced * elsewhere
+            total = total + scale * recipe.misplaced * elsewhere
         return total
 
     def look_at(self, latents: NDArray[np.float32]) -> None:
