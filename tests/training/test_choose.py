@@ -351,12 +351,13 @@ def test_a_search_tries_temperatures_where_they_are_sics(tmp_path: Path) -> None
     assert "temperature" not in axes["blackbox"]
 
 
-def test_a_cpu_remembers_the_supports_of_many_classes(tmp_path: Path) -> None:
+def test_the_supports_of_many_classes_are_remembered(tmp_path: Path) -> None:
     many, few, weights = data(tmp_path / "many", classes=12), data(tmp_path / "few"), start(tmp_path / "start")
     assert chosen(many, weights=weights).support_source == "bank"
     assert "--support-source exact" in notes(many, weights=weights)
     assert chosen(many, weights=weights, supports_per_class=1, batch_size=12).support_source == "exact"
     for other in ({"support_source": "exact"}, {"support_source": "n-way"}, {"recipe": "scratch"}):
         assert chosen(many, weights=weights, **other).support_source == other.get("support_source", "exact")
-    assert chosen(many, weights=weights, gpu=True).support_source == "exact"
+    assert chosen(many, weights=weights, gpu=True, batch_size=9).support_source == "exact"  # 36 supports, 9 queries
+    assert chosen(many, weights=weights, gpu=True, batch_size=8).support_source == "bank"
     assert chosen(few, weights=weights).support_source == chosen(many).support_source == "exact"

@@ -222,9 +222,9 @@ def _completed(
     if settings.support_source == "n-way" and settings.ways is None:
         settings = replace(settings, ways=min(classes, 2 * settings.batch_size))
         notes.append(f"{settings.ways} of {classes} classes a step")
-    if not gpu and _suits_bank(settings, said, kind, classes):
+    if _suits_bank(settings, said, kind, classes, gpu):
         settings = replace(settings, support_source="bank")
-        notes.append("supports are remembered latents, which spares a CPU most work (override: --support-source exact)")
+        notes.append("supports are remembered latents, which spares most work (override: --support-source exact)")
     if gpu and "compiled" not in said and _work(settings, kind, number, classes) >= WORTH_COMPILING:
         settings = replace(settings, compiled=True)
         notes.append("the network is compiled first, which takes a minute or two (override with --no-compile)")
@@ -290,11 +290,12 @@ def _view(data: ImageData, said: dict[str, Any], recipe: RecipeName, gpu: bool, 
     return {"size": size, "fit": fit, "resize": resize}
 
 
-def _suits_bank(settings: Settings, said: dict[str, Any], kind: type[Classifier], classes: int) -> bool:
+def _suits_bank(settings: Settings, said: dict[str, Any], kind: type[Classifier], classes: int, gpu: bool) -> bool:
     """Whether remembered latents can stand for supports: a pretrained network changes little from epoch to epoch, so
-    they are hardly out of date. Presets keep to the paper, and few supports are embedded anyway."""
+    they are hardly out of date. Presets keep to the paper, and few supports are embedded anyway; a GPU has time for
+    several times as many as queries."""
     chosen = {"support_source", "ways", "preset"} & said.keys()
-    many = settings.supports_per_class * classes > settings.batch_size
+    many = settings.supports_per_class * classes > settings.batch_size * (4 if gpu else 1)
     pretrained = settings.recipe in ("paper", "tuned") and bool(settings.weights)
     return kind.uses("support_source") and not chosen and pretrained and many
 

@@ -22,6 +22,7 @@ from sic.training.base import Candidates
 from sic.training.batches import Views, view_loader
 from sic.training.data import Images, TrainingData
 from sic.training.history import Reporter
+from sic.training.penalties import CHOSEN_FOR
 from sic.training.sic import SICTraining
 
 STEPS = 1000
@@ -64,14 +65,14 @@ def fit_features(
 
     With many classes, or classes that look alike, nearly all answers are no, and binary cross-entropy is content with
     hardly any evidence: a fit of 200 species of birds had an accuracy of 22 %. If most images are left without
-    evidence for their class, the fit begins again with softmax cross-entropy beside it, which asks for differences (65
-    %; results/tuning.json). Where it is not needed, it is not used: evidence then lies on the object more often, and
-    the cases of a class differ more.
+    evidence for their class, the fit begins again with softmax cross-entropy beside it, which asks for differences
+    (65 %; results/many_classes.json). More than 37 classes compete from the start. Where competition is not needed, it
+    is not used: without it, evidence lies on the object more often, and the cases of a class differ more.
     """
-    module.competing = 0.0
+    competing = 0.0 if module.multi_label else RECIPES[settings.recipe].competing
+    module.competing = competing if module.classifier.classes > CHOSEN_FOR else 0.0
     _fit_once(module, features, targets, candidates, settings, reporter)
-    competing = RECIPES[settings.recipe].competing
-    if competing and not module.multi_label and _with_evidence(module.classifier, features, targets) < ENOUGH:
+    if competing > module.competing and _with_evidence(module.classifier, features, targets) < ENOUGH:
         reporter.say("Most training images get no evidence for their class; the fit begins again, and classes compete.")
         module.competing = competing
         _fit_once(module, features, targets, candidates, settings, reporter)
@@ -85,12 +86,20 @@ def _fit_once(
     settings: Settings,
     reporter: Reporter,
 ) -> None:
+    """Start the projection anew, choose T, train, choose supports."""
     _start(module, features, settings.seed)
     module.classifier.temperature = _temperature(module, features, candidates, settings)
     with fast_products():
         _optimise(module, features, targets, candidates, settings, reporter)
     latents = projected(module.classifier, features).numpy()
-    chosen = select_how(settings.inference_supports, latents, candidates, settings.supports_per_class, settings.seed)
+    chosen = select_how(
+        settings.inference_supports,
+        latents,
+        candidates,
+        settings.supports_per_class,
+        settings.seed,
+        module.device if module.on_gpu else None,
+    )
     module.support_rows.copy_(torch.from_numpy(chosen.rows))
     module.classifier.set_supports(torch.from_numpy(chosen.vectors), torch.from_numpy(chosen.classes))
 

@@ -14,7 +14,7 @@ from sic.methods import SIC
 ALIKE = 0.6
 """Likeness of two images of a class up to which there is no penalty."""
 CHOSEN_FOR = 37
-"""The most classes that the weights of the penalties were tried on."""
+"""The most classes that the recipe without competition and the weights of the penalties were tried on."""
 GRIDS = 64
 """Grids of images in a step."""
 IN_A_GRID = 9
