@@ -3,8 +3,9 @@
     PYTHONPATH=src python3 benchmarks/fit_time.py DATA [--epochs 8] [--size 160] [--out results/speed.json]
 
 `share`: of the time of `sic.fit`, the part in training steps of the network (forward, backward, optimiser; the device
-is waited for after each). The rest is reading images, looking for copies, the fit of the projection, choosing supports,
-validation, and measuring the model in the end. Importing torch is not counted. Adds the key `fit`.
+is waited for after each). The first step does not count, because it compiles the network (`first_step`, in seconds).
+The rest is reading images, looking for copies, the fit of the projection, choosing supports, validation, and measuring
+the model in the end. Importing torch is not counted. Adds the key `fit`.
 """
 
 import argparse
@@ -24,10 +25,10 @@ from sic.training import trainer
 
 
 class Clock(lightning.Callback):
-    """Adds up the seconds of all training steps."""
+    """Adds up the seconds of all training steps but the first."""
 
     def __init__(self) -> None:
-        self.seconds, self.steps, self._began = 0.0, 0, 0.0
+        self.seconds, self.first, self.steps, self._began = 0.0, 0.0, 0, 0.0
 
     def on_train_batch_start(self, *_: Any) -> None:
         self._began = time.perf_counter()
@@ -35,7 +36,11 @@ class Clock(lightning.Callback):
     def on_train_batch_end(self, *_: Any) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self.seconds += time.perf_counter() - self._began
+        seconds = time.perf_counter() - self._began
+        if self.steps:
+            self.seconds += seconds
+        else:
+            self.first = seconds
         self.steps += 1
 
 
@@ -74,6 +79,7 @@ def main() -> None:
         "compiled": model.config.training["compiled"],
         "seconds": round(seconds, 1),
         "steps": clock.steps,
+        "first_step": round(clock.first, 1),
         "in_steps": round(clock.seconds, 1),
         "share": round(clock.seconds / seconds, 3),
     }

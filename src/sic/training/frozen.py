@@ -69,7 +69,9 @@ def fit_features(
     (65 %; results/many_classes.json). More than 37 classes compete from the start. Where competition is not needed, it
     is not used: without it, evidence lies on the object more often, and the cases of a class differ more.
     """
-    competing = 0.0 if module.multi_label else RECIPES[settings.recipe].competing
+    competing = RECIPES[settings.recipe].competing
+    if module.multi_label or module.classifier.loss == "ce":  # several classes can be right; they compete anyway
+        competing = 0.0
     module.competing = competing if module.classifier.classes > CHOSEN_FOR else 0.0
     _fit_once(module, features, targets, candidates, settings, reporter)
     if competing > module.competing and _with_evidence(module.classifier, features, targets) < ENOUGH:
