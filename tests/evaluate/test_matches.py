@@ -158,8 +158,13 @@ def test_the_protocol_on_drawn_birds(drawn: ImageData) -> None:
         assert 0 <= each["interval"][0] <= each["agreement"] <= each["interval"][1] <= 1
     assert found["part_agreement"]["matches"]["matches"] == found["part_agreement"]["same_place"]["matches"]
     assert found["causality"]["regions"] > 0 and found["images_per_s"] > 0
+    assert found["images"] == len(drawn.splits["test"])
     elsewhere = replace(drawn, layout="class folders")
-    assert set(matches(model_of(drawn, classifier), elsewhere, drawn.splits["test"])) == {"causality", "images_per_s"}
+    assert set(matches(model_of(drawn, classifier), elsewhere, drawn.splits["test"])) == {
+        "images",
+        "causality",
+        "images_per_s",
+    }
 
 
 def test_the_protocol_compares_the_patches_of_protopnet(drawn: ImageData) -> None:
@@ -167,7 +172,7 @@ def test_the_protocol_compares_the_patches_of_protopnet(drawn: ImageData) -> Non
     network = ProtoPNet(backbones.create("resnet_tiny", "conventional"), 3, 6, latent=8).eval()
     model = model_of(drawn, network, boxes=True)
     found = matches(model, drawn, drawn.splits["test"])
-    assert set(found) == {"part_agreement"} and set(found["part_agreement"]) == {"matches"}
+    assert set(found) == {"images", "part_agreement"} and set(found["part_agreement"]) == {"matches"}
     assert network.attribution == "enlarged"
     assert "parts of these images" in matches(model, replace(drawn, layout="class folders"), drawn.splits["test"])
 
@@ -192,7 +197,11 @@ def test_the_protocol_with_points_of_parts(drawn: ImageData) -> None:
     assert set(agreed["matches"]["parts"]) <= {"12.0 12.0", "12.0 36.0", "36.0 12.0", "36.0 36.0"}
     assert sum(agreed["matches"]["parts"].values()) == pytest.approx(1)  # without boxes every pixel belongs to a part
     without = as_cub(drawn, points=False)
-    assert set(matches(model_of(without, build()), without, without.splits["test"])) == {"causality", "images_per_s"}
+    assert set(matches(model_of(without, build()), without, without.splits["test"])) == {
+        "images",
+        "causality",
+        "images_per_s",
+    }
 
 
 def test_what_cannot_be_measured_is_said(drawn: ImageData) -> None:

@@ -220,7 +220,7 @@ def _faithfulness(found: Mapping[str, Any]) -> Table:
 
 
 def _matches(found: Mapping[str, Any]) -> Table:
-    table = _table("Matched regions", "measure", "result", "compare with")
+    table = _table(f"Matched regions ({found['images']} images)", "measure", "result", "compare with")
     titles = {
         "matches": "both sides lie on the same part, weighted by evidence",
         "whole_maps": "the same, of whole maps",

@@ -45,6 +45,7 @@ def matches(
     `part_agreement`: how often both sides of a match lie on the same part of the bird, weighted by evidence, on images
     whose parts are known (`chance`: sides of random matches; `whole_maps`: both maps as a whole; `same_place`: the
     part at the same place of the case). `causality`, for SIC: see there. `images_per_s`: explained with matches.
+    `images`: how many were measured.
     """
     if not isinstance(model.classifier, SIC | ProtoPNet):
         return "only SIC and ProtoPNet match regions of an image with regions of training images"
@@ -87,7 +88,7 @@ class _Measured:
             found["causality"] = causality(self.drops, self.seed)
         if isinstance(self.model.classifier, SIC):
             found["images_per_s"] = done / self.seconds
-        return found
+        return {"images": done, **found} if found else {}
 
     def _sic(self, images: Tensor, rows: range, generator: torch.Generator) -> None:
         classifier = self.model.sic
