@@ -48,7 +48,7 @@ HELD_OUT = 0.15
 GRIDS = 500
 IDLE = 0.1
 RECIPE = RECIPES["frozen"]
-POOLED = replace(RECIPE, lr=1e-3, batch_size=256, local_units=False, own_evidence=12.0, misplaced=0.1)
+POOLED = replace(RECIPE, lr=1e-3, batch_size=256, local_units=False, own_evidence=12.0, misplaced=0.1, competing=0.0)
 PUBLISHED = replace(POOLED, inference_supports="nearest", own_evidence=6.0, apart=0.0, misplaced=0.0)
 
 

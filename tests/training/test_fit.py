@@ -13,13 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import sic
 import sic.data
 from sic import directory
+from sic.bcos import BatchNormUncentred2d
 from sic.data.dataset import Box, ImageData, Sample
+from sic.data.images import read_image
+from sic.data.loading import batch_on_cpu
 from sic.directory import read_run
 from sic.errors import SicError
 from sic.evaluate.interventions import logits
@@ -31,7 +35,7 @@ from tests.waiting import LONG, wait_until
 
 pytestmark = pytest.mark.slow
 
-SMALL = {"backbone": "resnet_tiny", "size": 40, "batch_size": 16}
+SMALL: dict[str, Any] = {"backbone": "resnet_tiny", "size": 40, "batch_size": 16}
 
 
 def small(data: ImageData, **said: object) -> object:
@@ -60,6 +64,21 @@ def command(images: Path, out: Path, *more: str) -> list[str]:
 def epochs_done(folder: Path) -> int:
     file = folder / "history.csv"
     return len(list(csv.reader(file.open()))) - 1 if file.is_file() else 0
+
+
+def test_norms_have_the_statistics_of_training_images(fitted: Path, bird_folders: Path) -> None:
+    """Those of the weights that are saved, and not a mean over past steps."""
+    model, network = sic.load(fitted), sic.load(fitted).classifier.backbone
+    views = [model.config.preprocessing(read_image(bird_folders / id)) for id in read_run(fitted)["train"]]
+    images = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2).float() / 255
+    first = next(layer for layer in network.modules() if isinstance(layer, BatchNormUncentred2d))
+    seen: list[torch.Tensor] = []
+    first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    with torch.no_grad():
+        for batch in images.tensor_split(-(-len(images) // batch_on_cpu(SMALL["size"]))):
+            network(batch)
+    expected = np.mean([batch.numpy().astype(np.float64).var(axis=(0, 2, 3)) for batch in seen], axis=0)
+    np.testing.assert_allclose(first.running_var, expected, rtol=1e-3)
 
 
 def test_kill_and_resume_gives_the_uninterrupted_result(bird_folders: Path, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def settings_of_methods(special: list[str], methods: list[str]) -> dict[str, dic
         if not (colon and equals and setting and chosen):
             raise SicError(f"--set {text} must be METHOD:SETTING=VALUE, with a method that --train names.")
         for each in chosen:
-            result[each][named(setting)] = _value(value.strip())
+            result[each][named(setting)] = read_value(value.strip())
     return result
 
 
@@ -86,7 +86,7 @@ def training_jobs(names: list[str], seeds: list[int], special: list[str], out: P
     return result
 
 
-def _value(text: str) -> Any:
+def read_value(text: str) -> Any:
     """A number, true or false, else the text itself; None for an empty text."""
     try:
         return loads(text) if text else None
