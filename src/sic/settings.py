@@ -240,7 +240,16 @@ class Settings(Network):
         "scratch (no weights), paper (B-cos weights), bcosify (conventional weights), frozen (projection only) or "
         "tuned (the projection first, then the whole network)."
     )
+    teacher: str | None = setting(
+        "A trained model directory of the same classes to imitate, such as a black box: its answers beside the labels "
+        "and, if the networks are alike, its features.",
+        None,
+        special=True,
+    )
     lr: float = setting("Learning rate.", low=0, search=True)
+    head_lr: float | None = setting(
+        "Learning rate of the layers after the backbone; default: the same.", None, low=0, special=True, search=True
+    )
     weight_decay: float = setting("Weight decay.", 0.0, low=0, search=True)
     temperature: float = setting(
         "Temperature T of the evidence.", flags=("--temperature", "-T"), above=0, special=True, search=True

@@ -5,14 +5,18 @@ import math
 import pytest
 import torch
 
+from sic.backbones import create
+from sic.methods import BlackBox
 from sic.training.base import (
     LARGEST_WEIGHT,
+    Training,
     Validity,
     binary_loss,
     learning_rate_factor,
     positive_weights,
     softmax_loss,
 )
+from tests.models import small_settings
 
 
 def reference(steps_per_epoch: int, epochs: int) -> list[float]:
@@ -117,3 +121,15 @@ def test_an_epoch_is_chosen_by_score_and_then_by_loss() -> None:
         assert (worst[1:] > best[:-1]).all()
         losses = torch.tensor([Validity(0.9, loss, images).rank for loss in (3.0, 1.2, 1.1, 0.5, 0.4, 0.39)])
         assert (losses.diff() > 0).all()
+
+
+@pytest.mark.parametrize("head_lr", [None, 0.5])
+def test_the_head_can_learn_at_a_rate_of_its_own(head_lr: float | None) -> None:
+    classifier = BlackBox(create("resnet_tiny", "conventional"), 3)
+    module = Training(classifier, small_settings(lr=0.01, head_lr=head_lr), {}, False)
+    module.steps_per_epoch = 10
+    groups = module.configure_optimizers()["optimizer"].param_groups
+    rates = {id(each): group["initial_lr"] for group in groups for each in group["params"]}
+    assert len(rates) == len(list(module.parameters()))
+    assert {rates[id(each)] for each in classifier.backbone.parameters()} == {0.01}
+    assert {rates[id(each)] for each in classifier.head.parameters()} == {0.01 if head_lr is None else 0.5}

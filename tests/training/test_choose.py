@@ -89,6 +89,7 @@ def test_said_values_win(tmp_path: Path) -> None:
     fields = asdict(settings)
     assert fields.pop("resize") == 48
     assert (fields.pop("attribution"), fields.pop("neighbours")) == (None, None)  # of other methods
+    assert (fields.pop("teacher"), fields.pop("head_lr")) == (None, None)
     assert fields == said
 
 
@@ -228,7 +229,7 @@ def test_the_papers_recipe_looks_at_the_central_224_of_256(tmp_path: Path) -> No
     assert chosen(birds, gpu=True, recipe="paper").lr == 1e-3
 
 
-VALUES: dict[str, Any] = {
+VALUES: dict[str, Any] = {"head_lr": 1e-2,
     "temperature": 2.0, "latent": 16, "b": 1.5, "backbone_b": 1.5, "relu": False, "loss": "ce", "neighbours": 3,
     "supports_per_class": 2, "local_units": True,
     "keep_support_images": False, "support_source": "bank",
@@ -252,7 +253,7 @@ def test_a_setting_means_something_or_is_refused(tmp_path: Path, method: str, se
 def test_every_option_of_a_method_is_a_setting_of_some() -> None:
     special = {name for name, option in table().items() if option.special}
     assert {name for kind in METHODS.values() for name in (*kind.options, *kind.fit_options)} == special
-    assert {*VALUES, "attribution", "inference_supports", "ways"} == special
+    assert {*VALUES, "attribution", "inference_supports", "ways", "teacher"} == special
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,10 @@ def compare(
 
                 common = {"workers": loader_workers(jobs), **run, **said, "data": data, "out": out, "only": only}
                 flags_of_all = tokens(common | {"limit": limit, "device": device})
-                run_all(training_jobs(list(own), seeds_of(seeds), special or [], out, flags_of_all), jobs, talker)
+                teachers = {each.get("teacher") for each in own.values()}
+                for wave in (True, False):  # those that others imitate come first
+                    names = [name for name in own if (name.partition(":")[0] in teachers) is wave]
+                    run_all(training_jobs(names, seeds_of(seeds), special or [], out, flags_of_all), jobs, talker)
             entries = trained({name: said | own[name] for name in own}, str(data), run, seeds_of(seeds), out, talker)
         # Models trained here are evaluated on their own data, opened as for the training.
         results = _results(entries, None if train else data, protocols, limit, pick_device(device), out, talker)

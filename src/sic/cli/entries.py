@@ -106,7 +106,7 @@ def trained(
         for name, said in methods.items():
             method, _, attribution = name.partition(":")
             folder = out / RUNS / f"{method}-seed{seed}"
-            _train(method, seed, folder, data, said, run, talker)
+            _train(method, seed, folder, data, with_teacher(said, seed, out), run, talker)
             if attribution:
                 from sic.model import load
 
@@ -114,6 +114,18 @@ def trained(
             entries.append(Entry(name, folder, seed, attribution or None))
     order = list(methods)
     return sorted(entries, key=lambda entry: (order.index(entry.name), seeds.index(entry.seed)))
+
+
+def with_teacher(said: dict[str, Any], seed: int, out: Path) -> dict[str, Any]:
+    """Settings in which a teacher that is named as a method is the model of that method with the same seed.
+
+    >>> with_teacher({"lr": 1e-3, "teacher": "blackbox"}, 2, Path("compared"))
+    {'lr': 0.001, 'teacher': 'compared/runs/blackbox-seed2'}
+    """
+    from sic.methods import METHODS
+
+    teacher = said.get("teacher")
+    return said | {"teacher": str(out / RUNS / f"{teacher}-seed{seed}")} if teacher in METHODS else said
 
 
 def _is_trained(folder: Path) -> bool:

@@ -17,7 +17,7 @@ class Bcos(Classifier):
     traceable = True
     forms = ("bcos", "bcosified")
     options = ("temperature", "b", "loss")
-    fit_options = ("backbone_b",)
+    fit_options = (*Classifier.fit_options, "backbone_b")
     temperatures = {"scratch": 0.1, "bcosify": 0.1}  # outputs of the head are small at first: T makes them grow sooner
     complete = True
 

@@ -101,7 +101,7 @@ class Classifier(nn.Module, ABC):
     backbones: ClassVar[tuple[str, ...]] = ()
     """The only backbones that it works with, the first by default; empty: all of the right form."""
     options: ClassVar[tuple[str, ...]] = ("loss",)
-    fit_options: ClassVar[tuple[str, ...]] = ()
+    fit_options: ClassVar[tuple[str, ...]] = ("teacher", "head_lr")
     """Special settings (see `sic.settings`) that its training uses and its constructor does not take."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Settings whose default differs from other methods'."""
@@ -268,7 +268,10 @@ class Comparing(Classifier):
     """A classifier that compares latents with support vectors; `sic.supports` knows their images."""
 
     with_supports = True
-    fit_options: ClassVar[tuple[str, ...]] = ("supports_per_class", "keep_support_images", "inference_supports")
+    fit_options: ClassVar[tuple[str, ...]] = (
+        *("supports_per_class", "keep_support_images", "inference_supports"),
+        "head_lr",
+    )
     support_vectors: Tensor
     support_classes: Tensor
     encoder: nn.Module

@@ -19,6 +19,7 @@ from sic.methods import Classifier
 from sic.predictions import Answers
 from sic.settings import Settings
 from sic.training.batches import Batch, Share, Views, gathered
+from sic.training.teacher import Lesson, Teacher
 
 STATISTICS = 256
 """Training images, at most, whose statistics batch norms get before a validation."""
@@ -82,6 +83,8 @@ class Training(lightning.LightningModule):
     """Whether several processes can do it together."""
     draws_supports = False
     """Whether a batch needs supports beside its queries."""
+    teacher: Teacher | None = None
+    """A trained model to imitate."""
 
     def __init__(
         self,
@@ -129,8 +132,16 @@ class Training(lightning.LightningModule):
         return self.settings.epochs * self.steps_per_epoch
 
     def configure_optimizers(self) -> Any:
-        decay = self.settings.weight_decay
-        optimiser = torch.optim.AdamW(self.parameters(), lr=self.settings.lr, weight_decay=decay, fused=self.on_gpu)
+        settings = self.settings
+        pretrained = {id(parameter) for parameter in self.classifier.backbone.parameters()}
+        groups = [
+            {"params": [each for each in self.parameters() if id(each) in pretrained], "lr": settings.lr},
+            {
+                "params": [each for each in self.parameters() if id(each) not in pretrained],
+                "lr": settings.lr if settings.head_lr is None else settings.head_lr,
+            },
+        ]
+        optimiser = torch.optim.AdamW(groups, weight_decay=settings.weight_decay, fused=self.on_gpu)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimiser, lambda step: learning_rate_factor(step, self.steps_per_epoch, self.total_steps)
         )
@@ -177,7 +188,17 @@ class Training(lightning.LightningModule):
     def training_step(self, batch: Batch, index: int) -> Tensor:
         self.fade()
         logits = gathered(self.classifier(self.prepared(batch.queries)).float(), len(batch.targets))
-        return self.noted(self.loss(logits, batch.targets), index)
+        lesson = self.lesson(batch)
+        return self.noted(self.loss(logits, lesson.targets(batch.targets) if lesson else batch.targets), index)
+
+    def lesson(self, batch: Batch) -> Lesson | None:
+        """What the teacher, if there is one, says about the queries of a batch."""
+        if self.teacher is None:
+            return None
+        lesson = self.teacher(self.prepared(batch.queries))
+        number = len(batch.targets)
+        maps = None if lesson.maps is None else gathered(lesson.maps, number)
+        return Lesson(gathered(lesson.probabilities, number), maps)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The method's own, of N×C."""

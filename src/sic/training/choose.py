@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from sic.methods import SIC, Classifier, method
 from sic.settings import RECIPES, Fit, RecipeName, Settings, check, flag, table
 from sic.training.presets import preset
 from sic.training.start import default_recipe, inherited, with_start
+from sic.training.teacher import check_teacher
 
 WORTH_COMPILING = 250_000
 """Images of 224 px that a GPU must have before it. A ResNet50 was compiled in 137 s beside an H200, and an image then
@@ -25,10 +27,16 @@ MOST_MAPS = 4 * 2**30
 """Bytes of feature maps that a fit may keep unasked; beyond that, units are not local."""
 RENDERED = "FunnyBirds"
 """The layout of rendered images."""
-NOT_FROZEN = ("epochs", "check_every", "augmentation", "support_source", "ways", "compiled", "padding", "antialiased")
+NOT_FROZEN = (
+    *("epochs", "check_every", "augmentation", "support_source", "ways", "compiled", "padding", "antialiased"),
+    *("teacher", "head_lr"),
+)
 """Settings that a fit on a frozen network has no use for, because it sees every image once, or that change the network
 without letting it adapt (with `--padding replicate`, balanced accuracy on RSNA fell from 68 to 51 %)."""
-WITHOUT_PHOTOS = {"weights", "preset", "backbone", "form", "recipe", "temperature", *NOT_FROZEN}
+WITHOUT_PHOTOS = {"weights", "preset", "backbone", "form", "recipe", "temperature", *NOT_FROZEN} - {
+    "teacher",
+    "head_lr",
+}
 """Settings that say how to train: whoever gives one of them does not get the weights for photographs unasked."""
 SMALLEST_PHOTOGRAPH = 96
 """Short side in pixels."""
@@ -155,6 +163,9 @@ def choose(data: ImageData, said: dict[str, Any], *, gpu: bool | None = None) ->
         said = {**PAPER_ON_BIRDS, **said}
     view = _view(data, said, recipe, gpu, notes)
     settings = Settings(**{**_defaults(data, said, kind, recipe, view["size"], notes), **said, **view})
+    if settings.teacher is not None:
+        check_teacher(Path(settings.teacher), data, settings.size)
+        notes.append(f"imitates {settings.teacher}, beside the labels")
     return _completed(settings, said, data, kind, gpu, notes), notes
 
 
@@ -283,10 +294,10 @@ def _view(data: ImageData, said: dict[str, Any], recipe: RecipeName, gpu: bool, 
     if fit is None:
         # Nothing may be cut off that matters to a user; the paper crops photographs.
         fit = "crop" if recipe == "paper" and not rendered else "squash"
-        kept = "their central square" if fit == "crop" else "whole images, resized to a square"
-        notes.append(f"{kept} (override with --fit {'squash' if fit == 'crop' else 'crop'})")
+        whole = "whole images, resized to a square (--fit crop: larger, but cuts off what is not in the middle)"
+        notes.append("their central square (override with --fit squash)" if fit == "crop" else whole)
     # The paper looks at the central 224 of 256 px of a photograph, and at whole rendered birds.
-    resize = round(size * 256 / 224) if recipe == "paper" and fit == "crop" else size
+    resize = round(size * 256 / 224) if recipe != "scratch" and fit == "crop" else size
     return {"size": size, "fit": fit, "resize": resize}
 
 

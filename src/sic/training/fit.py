@@ -32,6 +32,7 @@ from sic.training.history import BEST, LAST, Reporter, Silent, checkpoint_folder
 from sic.training.protopnet import ProtoPNetTraining
 from sic.training.sic import SICTraining
 from sic.training.start import origin, published_weights, start_from
+from sic.training.teacher import Teacher, load_teacher, seen_by
 from sic.training.trainer import optimise, quiet_lightning, validated
 
 TRAININGS: dict[type[Classifier], type[Training]] = {
@@ -84,6 +85,8 @@ def fit(
         _tell(data, settings, images, reporter)
         config = _config(data, settings, images)
         module = _module(config, settings, images, load)
+        if settings.teacher is not None:
+            module.teacher = _teacher(Path(settings.teacher), images, reporter)
         if machines.first:
             _record(data, settings, images, folder, resume)
         if isinstance(module, SICTraining) and settings.projection_first:
@@ -292,6 +295,17 @@ def _module(config: Config, settings: Settings, images: TrainingData, load: Load
     if settings.balance:
         positive = positive_weights(targets(images.train.samples, len(config.classes)))
     return training(classifier, settings, images.candidates, config.task == "multi", positive)
+
+
+def _teacher(folder: Path, images: TrainingData, reporter: Reporter) -> Teacher:
+    """The teacher in `folder`; the user is told if it knows held-out images, on which the student looks better then."""
+    held_out = {sample.id for sample in [*images.validation.samples, *images.test]}
+    if seen := seen_by(folder, held_out):
+        reporter.warn(
+            f"The teacher {folder} was trained on {seen} of the {len(held_out)} held-out images; train it with the "
+            "same --seed and --validation to have figures that hold for new images."
+        )
+    return load_teacher(folder)
 
 
 def _finished(module: Training) -> Classifier:

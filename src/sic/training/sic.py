@@ -168,11 +168,15 @@ class SICTraining(ComparingTraining):
         classifier, done = self.classifier, self.global_step / self.total_steps
         self.fade()
         features = classifier.encoder.features(self.prepared(torch.cat([batch.queries, batch.supports])))
+        lesson = self.lesson(batch)
+        targets = lesson.targets(batch.targets) if lesson else batch.targets
         with torch.autocast(self.device.type, enabled=False):
             features = self.whole(features.float(), batch)
             latents = classifier.encoder.project(features)
             logits, supports = self.recalled(latents, batch) if self.bank else self.compared(latents, batch)
-            loss = self.loss(logits, batch.targets) + self.competition(logits, batch.targets, done)
+            loss = self.loss(logits, targets) + self.competition(logits, targets, done)
+            if lesson is not None:
+                loss = loss + lesson.unlikeness(features[: len(targets)])
             if self.guide is not None:
                 pooled = classifier.encoder.pooled(features)
                 loss = loss + fading(done) * self.guide(pooled, logits, batch.targets, batch.support_targets)
