@@ -1,15 +1,16 @@
 """Do the supports of a class differ, and does evidence lie on images of its class? Fits on a frozen network with the
 published loss and with ours.
 
-    python benchmarks/variety_frozen.py DATA [--weights photos] [--size 160] [--seeds 0,1,2] [--misplaced 0,0.1]
-        [--apart 0.03,0.1] [--own 12,24]
+    python benchmarks/variety_frozen.py DATA [--weights photos] [--size 160] [--fit crop] [--seeds 0,1,2]
+        [--misplaced 0,0.1] [--apart 0.03,0.1] [--own 12,24]
 
 DATA has class folders in `train` and `test`. All images are embedded once; then every fit takes seconds. Before: the
 published loss and supports. Pooled: with penalties, but without local units. After: the recipe `frozen`, also with
-other settings, and (`any_image`) the same fit with varied supports that need not be typical of their class. For test
-images, and for training images that the fit did not see (settings are chosen on those): accuracy, the median ratio of
-the weakest to the strongest evidence of a right answer (`variety`), the share of cases that give images of their class
-less than a tenth of what the strongest case of the class gives (`idle`; they make the ratio small without showing
+other settings, and (`any_image`) the same fit with varied supports that need not be typical of their class; all units
+start as images. Taught: the recipe as `sic train` uses it, whose units may start as classes that the network knows. For
+test images, and for training images that the fit did not see (settings are chosen on those): accuracy, the median ratio
+of the weakest to the strongest evidence of a right answer (`variety`), the share of cases that give images of their
+class less than a tenth of what the strongest case of the class gives (`idle`; they make the ratio small without showing
 anything), how often the case that leads least is the strongest one (median over classes; 1/3 at most), the share of
 scores above 0, the share of the evidence for a class that lies on the other images of a grid (`misplaced_4`: grids of
 2×2, `misplaced_9`: 3×3; from the features of single images), and the share of dead units.
@@ -19,7 +20,7 @@ import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import record
@@ -36,13 +37,14 @@ from sic.data.images import Preprocessing
 from sic.data.loading import view_batches
 from sic.methods import SIC
 from sic.methods.sic import Encoder
-from sic.settings import RECIPES
+from sic.settings import RECIPES, Fit
 from sic.supports import directions, select
 from sic.training.choose import choose
 from sic.training.frozen import fit_features, projected
 from sic.training.history import Silent
 from sic.training.penalties import misplaced_evidence, random_grids
 from sic.training.sic import SICTraining, latent_health
+from sic.training.start import taught_directions
 
 HELD_OUT = 0.15
 GRIDS = 500
@@ -99,6 +101,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--weights", default=PHOTOS)
     parser.add_argument("--size", type=int, default=160)
+    parser.add_argument("--fit", choices=get_args(Fit), help="default: what `sic train` chooses")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--misplaced", help="weights of that penalty to try")
     parser.add_argument("--apart", help="weights of the penalty on images that are alike to try")
@@ -108,7 +111,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/variety.json"))
     options = parser.parse_args()
     data = open_data(options.data)
-    said = {"weights": options.weights, "recipe": "frozen", "size": options.size}
+    said = {"weights": options.weights, "recipe": "frozen", "size": options.size, "fit": options.fit}
     settings, _ = choose(data, said, gpu=False)
     network = create(settings.backbone, settings.form, load=loader(options.weights, settings.backbone, settings.form))
     features, labels = {}, {}
@@ -122,7 +125,7 @@ def main() -> None:
                 np.save(file, maps(network, files, Preprocessing.of(settings)))
             features[split] = torch.from_numpy(np.load(file))
             labels[split] = torch.tensor([sample.labels[0] for sample in samples])
-    ways = {"before": PUBLISHED, "pooled": POOLED, "after": RECIPE}
+    ways = {"before": PUBLISHED, "pooled": POOLED, "after": RECIPE, "taught": RECIPE}
     for name in ("misplaced", "apart", "own_evidence"):
         for value in filter(None, (getattr(options, name) or "").split(",")):
             ways[f"{name} {value}"] = replace(RECIPE, **{name: float(value)})
@@ -146,7 +149,8 @@ def main() -> None:
             seen = features if recipe.local_units else pooled
             module = SICTraining(classifier, chosen, candidates, multi_label=False)
             targets = F.one_hot(own, len(data.classes)).float()
-            fit_features(module, seen["train"][shown], targets, candidates, chosen, Silent())
+            known = taught_directions(options.weights) if when == "taught" else None
+            fit_features(module, seen["train"][shown], targets, candidates, chosen, Silent(), known)
             latents = projected(classifier, seen["train"][shown]).numpy()
             unseen = {
                 "validation": (seen["train"][held_out], labels["train"][held_out]),
@@ -160,7 +164,7 @@ def main() -> None:
                 result["any_image"] = {split: figures(classifier, *images) for split, images in unseen.items()}
             found[when].append(result)
             print(when, result, flush=True)
-    record.add(options.out, {options.data.name: found})
+    record.add(options.out, {" ".join(filter(None, [options.data.name, options.fit])): found})
 
 
 if __name__ == "__main__":

@@ -19,11 +19,12 @@ from sic.model import Model
 from sic.settings import RECIPES
 from sic.training.base import Validity
 from sic.training.batches import Batch
-from sic.training.frozen import fit_features
+from sic.training.frozen import fit_features, separation
 from sic.training.history import Silent
 from sic.training.penalties import misplaced_evidence, random_grids
 from sic.training.sic import SICTraining
-from tests.models import small_settings
+from sic.training.start import taught_directions
+from tests.models import small_distilled, small_settings
 
 COLOURS = {"blue": (40, 60, 220), "green": (40, 200, 60), "red": (220, 50, 40)}
 
@@ -280,3 +281,43 @@ def test_fine_tuning_can_be_resumed(photos: Path, weights: Path, tmp_path: Path)
     resumed = sic.fit(photos, tmp_path / "half", resume=True, workers=0)
     for one, other in zip(whole.classifier.parameters(), resumed.classifier.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_separation_against_a_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values, labels = torch.rand(30, 4, generator=generator), torch.arange(30) % 3
+    values[:, 1] += labels  # the one that tells classes apart
+    values[:, 3] = 2.0
+    means = [[float(values[labels == label, k].mean()) for label in range(3)] for k in range(4)]
+    wanted = [
+        sum((mean - sum(found) / 3) ** 2 for mean in found) / 3 / max(float(values[:, k].var()), 1e-12)
+        for k, found in enumerate(means)
+    ]
+    found = separation(values, torch.eye(3)[labels])
+    assert found.tolist() == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+    assert int(found.argmax()) == 1 and found[3] == 0
+
+
+@pytest.mark.parametrize("helpful", [True, False])
+def test_units_start_as_classes_that_tell_the_images_apart(helpful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sic.training.frozen._optimise", lambda *_: None)
+    torch.manual_seed(0)
+    backbone = create("resnet_tiny", "bcosified")
+    labels = torch.arange(80) // 20
+    own = torch.zeros(4, backbone.features).scatter_(1, torch.arange(4)[:, None], 1.0)
+    features = own[labels] + 0.1 * torch.rand(80, backbone.features) if helpful else torch.rand(80, backbone.features)
+    candidates = {label: (labels == label).nonzero()[:, 0].tolist() for label in range(4)}
+    other = torch.eye(backbone.features)[4:8]
+    chosen = small_settings(form="bcosified", recipe="frozen", batch_size=64)
+    classifier = SIC(backbone, 4, 12, latent=4)
+    module = SICTraining(classifier, chosen, candidates, False)
+    fit_features(module, features, torch.eye(4)[labels], candidates, chosen, Silent(), torch.cat([3 * own, other]))
+    units = torch.nn.functional.normalize(classifier.encoder.projection.weight.detach(), dim=1)
+    are_classes = torch.equal(units.sort(dim=0).values, own.sort(dim=0).values)
+    assert are_classes == helpful
+
+
+def test_weights_know_what_they_were_taught(weights: Path, tmp_path: Path) -> None:
+    found = taught_directions(str(small_distilled(tmp_path / "with-classes.safetensors")))
+    assert found is not None and len(found) == 5
+    assert all(taught_directions(each) is None for each in (None, "imagenet", str(weights)))

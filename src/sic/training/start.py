@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from sic import backbones, directory
 from sic.backbones import Load
 from sic.backbones.distilled import SHIPPED, distilled_file, read_distilled
@@ -86,6 +88,12 @@ def _with_distilled(
     known = "for photographs that comes with sic" if said["weights"] in SHIPPED else f"of {said['weights']}"
     notes.append(f"the {backbone} {known} {how}")
     return {**said, "backbone": backbone, "form": "bcosified", "recipe": recipe}
+
+
+def taught_directions(weights: str | None) -> Tensor | None:
+    """Directions of the classes that a distilled network was taught, K×F; None: there are none in `weights`."""
+    file = None if weights is None else distilled_file(weights)
+    return None if file is None else read_distilled(file).head
 
 
 def origin(weights: str | None) -> str | None:
