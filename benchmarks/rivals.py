@@ -37,7 +37,14 @@ FINE = [
     *("--size", "224", "--fit", "squash", "--batch-size", "64", "--epochs", "24", "--check-every", "12"),
     *("--augmentation", "affine", "--set", "sic:recipe=tuned", "--set", "sic:support_source=bank"),
 ]
-"""For 120 and 200 classes: three supports of each in every step would be several times the queries."""
+"""For 200 classes: three supports of each in every step would be several times the queries."""
+DOGS = [
+    *("--size", "224", "--fit", "crop", "--batch-size", "64", "--validation", "0.06", "--set", "sic:recipe=frozen"),
+    *("--epochs", "12", "--check-every", "12", "--augmentation", "affine"),
+    *("--set", "sic:epochs=", "--set", "sic:check_every=", "--set", "sic:augmentation="),
+    *("--set", "blackbox:loss=ce", "--set", "blackbox:lr=3e-5", "--set", "blackbox:head_lr=9e-4"),
+]
+"""SIC's network was taught these breeds, and fine-tuning it gains nothing (results/many_classes.json)."""
 BCOS, CONVENTIONAL = ("sic", "bcos"), ("blackbox", "nwhead", "protopnet")
 """Methods by the network that they start from."""
 COMPARISONS: dict[str, list[str]] = {
@@ -63,7 +70,7 @@ COMPARISONS: dict[str, list[str]] = {
         *("--train", METHODS, *PRETRAINED, "--epochs", "12", "--augmentation", "photo"),
         *("--only", "accuracy,localisation,unfamiliar"),
     ],
-    "dogs": ["--train", METHODS, *FINE, "--only", "accuracy,localisation"],
+    "dogs": ["--train", METHODS, *DOGS, "--only", "accuracy,localisation"],
     # As in the paper, birds are cropped to their boxes. Where maps lie is measured on whole images.
     "cub": ["--train", METHODS, *FINE, "--roi", "--only", "accuracy"],
     "cub_whole": ["--train", METHODS, *FINE, "--only", "accuracy,localisation"],
@@ -112,6 +119,18 @@ def starts(methods: str, weights: str) -> list[str]:
     return [part for setting in settings for part in ("--set", setting)]
 
 
+def without_others(flags: list[str], methods: str) -> list[str]:
+    """Flags without the settings of methods that are not among `methods`."""
+    trained = {each.partition(":")[0] for each in methods.split(",")}
+    result: list[str] = []
+    for flag in flags:
+        if result and result[-1] == "--set" and flag.partition(":")[0] not in trained:
+            result.pop()
+        else:
+            result.append(flag)
+    return result
+
+
 def tuned(name: str, out: Path, flags: list[str]) -> list[str]:
     """The learning rates that benchmarks/tune.py chose for this comparison, as flags."""
     file = out / "tuning.json"
@@ -157,6 +176,7 @@ def main() -> None:
     flags = list(COMPARISONS[name])
     methods = flags.index("--train") + 1
     flags[methods] = arguments.methods or flags[methods]
+    flags = without_others(flags, flags[methods])
     rates = tuned(name, arguments.out, flags)
     flags += [*rates, *passed_on]
     flags += starts(flags[methods], arguments.weights)
