@@ -112,17 +112,21 @@ def start_of(method: str, weights: str) -> dict[str, str]:
     return {}
 
 
+def without_attributions(methods: str) -> list[str]:
+    """The methods that a list of METHOD or METHOD:ATTRIBUTION names, each once."""
+    return sorted({each.partition(":")[0] for each in methods.split(",")})
+
+
 def starts(methods: str, weights: str) -> list[str]:
     """The same as flags for all of the methods."""
-    names = sorted({each.partition(":")[0] for each in methods.split(",")})
+    names = without_attributions(methods)
     settings = [f"{name}:{key}={value}" for name in names for key, value in start_of(name, weights).items()]
     return [part for setting in settings for part in ("--set", setting)]
 
 
 def without_others(flags: list[str], methods: str) -> list[str]:
     """Flags without the settings of methods that are not among `methods`."""
-    trained = {each.partition(":")[0] for each in methods.split(",")}
-    result: list[str] = []
+    trained, result = without_attributions(methods), list[str]()
     for flag in flags:
         if result and result[-1] == "--set" and flag.partition(":")[0] not in trained:
             result.pop()
@@ -135,7 +139,7 @@ def tuned(name: str, out: Path, flags: list[str]) -> list[str]:
     """The learning rates that benchmarks/tune.py chose for this comparison, as flags."""
     file = out / "tuning.json"
     choices = json.loads(file.read_text()).get(name, {"methods": {}}) if file.is_file() else {"methods": {}}
-    trained = {each.partition(":")[0] for each in flags[flags.index("--train") + 1].split(",")}
+    trained = without_attributions(flags[flags.index("--train") + 1])
     chosen = {method: found["lr"] for method, found in choices["methods"].items() if method in trained}
     return [part for method, lr in chosen.items() for part in ("--set", f"{method}:lr={lr}")]
 

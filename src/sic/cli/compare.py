@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sic.cli.console import OUT, Talker, print_json, styled
-from sic.cli.entries import Entry, finished, methods_of, seeds_of, settings_of_methods, trained, training_jobs
+from sic.cli.entries import (
+    Entry,
+    finished,
+    methods_of,
+    seeds_of,
+    settings_of_methods,
+    teachers_first,
+    trained,
+    training_jobs,
+)
 from sic.cli.evaluate import Only, open_suite
 from sic.cli.jobs import run_all
 from sic.cli.options import (
@@ -89,16 +98,15 @@ def compare(
             entries = finished(runs or [])
         else:
             own = settings_of_methods(special or [], methods_of(train))
+            methods = {name: said | own[name] for name in own}
             if jobs > 1:  # below, their results are found finished
                 from sic.training.choose import loader_workers
 
                 common = {"workers": loader_workers(jobs), **run, **said, "data": data, "out": out, "only": only}
                 flags_of_all = tokens(common | {"limit": limit, "device": device})
-                teachers = {each.get("teacher") for each in own.values()}
-                for wave in (True, False):  # those that others imitate come first
-                    names = [name for name in own if (name.partition(":")[0] in teachers) is wave]
+                for names in teachers_first(methods):
                     run_all(training_jobs(names, seeds_of(seeds), special or [], out, flags_of_all), jobs, talker)
-            entries = trained({name: said | own[name] for name in own}, str(data), run, seeds_of(seeds), out, talker)
+            entries = trained(methods, str(data), run, seeds_of(seeds), out, talker)
         # Models trained here are evaluated on their own data, opened as for the training.
         results = _results(entries, None if train else data, protocols, limit, pick_device(device), out, talker)
         if part:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,8 @@ def trained(
     """
     entries = []
     for seed in seeds:  # seed by seed, so that methods can be compared after each of them
-        for name, said in methods.items():
+        for name in chain(*teachers_first(methods)):
+            said = methods[name]
             method, _, attribution = name.partition(":")
             folder = out / RUNS / f"{method}-seed{seed}"
             _train(method, seed, folder, data, with_teacher(said, seed, out), run, talker)
@@ -114,6 +116,17 @@ def trained(
             entries.append(Entry(name, folder, seed, attribution or None))
     order = list(methods)
     return sorted(entries, key=lambda entry: (order.index(entry.name), seeds.index(entry.seed)))
+
+
+def teachers_first(methods: dict[str, dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """The names of the methods that others imitate, by the settings of each, and the names of the rest.
+
+    >>> teachers_first({"sic": {"teacher": "blackbox"}, "blackbox:grad-cam": {}})
+    (['blackbox:grad-cam'], ['sic'])
+    """
+    teachers = {said.get("teacher") for said in methods.values()}
+    first = [name for name in methods if name.partition(":")[0] in teachers]
+    return first, [name for name in methods if name not in first]
 
 
 def with_teacher(said: dict[str, Any], seed: int, out: Path) -> dict[str, Any]:

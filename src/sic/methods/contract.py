@@ -269,8 +269,7 @@ class Comparing(Classifier):
 
     with_supports = True
     fit_options: ClassVar[tuple[str, ...]] = (
-        *("supports_per_class", "keep_support_images", "inference_supports"),
-        "head_lr",
+        *("supports_per_class", "keep_support_images", "inference_supports", "head_lr"),
     )
     support_vectors: Tensor
     support_classes: Tensor

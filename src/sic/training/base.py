@@ -191,6 +191,10 @@ class Training(lightning.LightningModule):
         lesson = self.lesson(batch)
         return self.noted(self.loss(logits, lesson.targets(batch.targets) if lesson else batch.targets), index)
 
+    def on_fit_start(self) -> None:
+        if self.teacher is not None:  # it is no part of this module, so nobody else moves it
+            self.teacher.to(self.device)
+
     def lesson(self, batch: Batch) -> Lesson | None:
         """What the teacher, if there is one, says about the queries of a batch."""
         if self.teacher is None:

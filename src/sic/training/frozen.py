@@ -19,6 +19,7 @@ from sic.data.labels import Targets, split_targets
 from sic.errors import SicError
 from sic.machines import fast_products
 from sic.methods import SIC, device_of
+from sic.predictions import Answers
 from sic.settings import RECIPES, Settings
 from sic.supports import select_how
 from sic.training.base import Candidates
@@ -121,7 +122,8 @@ def _begin(
         right = _right(classifier, latents, targets)
         if right >= KNOWN:
             reporter.say(
-                f"Units start as classes that the network was taught: {right:.0%} of the images are right already."
+                f"Latent units start as classes that the network already knows: they classify {right:.0%} of the "
+                "training images correctly before any training."
             )
             return TAUGHT_RATE * settings.lr
     start_as(None)
@@ -145,8 +147,8 @@ def _choose_supports(module: SICTraining, latents: Tensor, candidates: Candidate
 @torch.no_grad()
 def _right(classifier: SIC, latents: Tensor, targets: Tensor) -> float:
     """The share of images whose class has the highest score, with the supports of the classifier."""
-    best = classifier.logits(classifier.evidence(latents.to(device_of(classifier)))).argmax(dim=1).cpu()
-    return float(targets.cpu().nan_to_num(0).gather(1, best[:, None]).mean())
+    logits = classifier.logits(classifier.evidence(latents.to(device_of(classifier)))).cpu()
+    return Answers(logits, "single", classifier.loss).main_score(targets.cpu())
 
 
 @torch.no_grad()

@@ -40,9 +40,8 @@ class Lesson(NamedTuple):
             1 - cosine of the pooled features, plus that of the features of all places where there are as many; 0 for
             networks of another width.
         """
-        nothing = features.new_zeros(())
         if self.maps is None or self.maps.shape[1] != features.shape[-1]:
-            return nothing
+            return features.new_zeros(())
         wanted = self.maps.flatten(2).transpose(1, 2).to(features)
         pooled = features if features.dim() == 2 else features.mean(dim=1)
         result = 1 - F.cosine_similarity(pooled, wanted.mean(dim=1)).mean()
@@ -62,10 +61,13 @@ class Teacher:
     def _keep(self, network: nn.Module, inputs: object, output: Tensor) -> None:
         self._maps = output if output.dim() == 4 else None
 
+    def to(self, device: torch.device) -> None:
+        self.classifier.to(device)
+
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Lesson:
         """Its lesson on RGB images N×3×S×S."""
-        logits = self.classifier.to(images.device)(images)
+        logits = self.classifier(images)
         return Lesson(self.classifier.probabilities(logits.float()), self._maps)
 
 
