@@ -1,6 +1,8 @@
 """Which share of the time of a fit is spent in training steps? For a fit on a GPU, from the first image to the model.
 
-    PYTHONPATH=src python3 benchmarks/fit_time.py DATA [--epochs 8] [--size 160] [--out results/speed.json]
+    PYTHONPATH=src python3 benchmarks/fit_time.py DATA [epochs=8 size=160 …] [--out results/speed.json]
+
+Settings are given by their names; the default is the recipe `tuned` with the weights for photographs.
 
 `share`: of the time of `sic.fit`, the part in training steps of the network (forward, backward, optimiser; the device
 is waited for after each). The first step does not count, because it compiles the network (`first_step`, in seconds).
@@ -21,7 +23,10 @@ from command import as_typed
 
 import sic
 from sic.cli.console import Talker
+from sic.cli.entries import read_value
 from sic.training import trainer
+
+DEFAULTS: dict[str, Any] = {"weights": "photos", "recipe": "tuned", "epochs": 8, "size": 160}
 
 
 class Clock(lightning.Callback):
@@ -47,10 +52,7 @@ class Clock(lightning.Callback):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--size", type=int, default=160)
-    parser.add_argument("--weights", default="photos")
-    parser.add_argument("--recipe", default="tuned")
+    parser.add_argument("settings", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--model", type=Path, default=Path("runs/fit_time"))
     parser.add_argument("--out", type=Path, default=Path("results/speed.json"))
     options = parser.parse_args()
@@ -59,16 +61,15 @@ def main() -> None:
     trainer.lightning_trainer = lambda folder, machines, callbacks, **more: original(
         folder, machines, [*callbacks, clock], **more
     )
+    parts = (each.partition("=") for each in options.settings)
+    said = {name: read_value(value) for name, _, value in parts}
     began = time.perf_counter()
     with Talker() as talker:
         model = sic.fit(
             options.data,
             options.model,
             reporter=talker,
-            weights=options.weights,
-            recipe=options.recipe,
-            epochs=options.epochs,
-            size=options.size,
+            **DEFAULTS | said,
         )
     seconds = time.perf_counter() - began
     found = {

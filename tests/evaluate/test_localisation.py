@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sic import backbones
 from sic.data.dataset import Box, Sample
 from sic.data.images import Preprocessing
+from sic.evaluate import localisation
 from sic.evaluate.localisation import (
     box_mask,
     box_pointing_game,
@@ -111,6 +112,23 @@ def test_an_oracle_finds_the_cell(patches: list[Sample], size: int | None) -> No
     assert found["chance"] == 0.25 and found["pixels"] == (48 if size is None else 24)
     assert found["grids"] == 2  # each of the ten images once, and two are left over
     assert 0.25 < found["smoothed"]["share"] < 1  # a box of 15 pixels spreads the patches over their borders
+
+
+@pytest.mark.parametrize("together", [1, 2, 8])
+def test_grids_that_are_explained_together(
+    patches: list[Sample], together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    network = SIC(backbones.create("resnet_tiny", "bcos"), 5, 5, temperature=1).eval()
+    network.set_supports(torch.rand(5, 128), torch.arange(5))
+    alone = grid_pointing_game(network, patches, VIEW, sure(patches), 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a GPU takes several at a time
+    monkeypatch.setattr(localisation, "AT_ONCE", together)
+    found = grid_pointing_game(network, patches, VIEW, sure(patches), 2)
+    assert alone is not None and found is not None and alone["standard_error"] > 0
+    assert found["share"] == pytest.approx(alone["share"]) and found["grids"] == alone["grids"] == 2
+    assert found["smoothed"] == pytest.approx(alone["smoothed"])
+    assert found["standard_error"] == pytest.approx(alone["standard_error"], rel=1e-4)
 
 
 def test_a_single_grid_has_no_standard_error(patches: list[Sample]) -> None:

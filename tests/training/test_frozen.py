@@ -13,12 +13,14 @@ from PIL import Image
 import sic
 from sic.backbones import create
 from sic.backbones.distilled import Distilled, read_distilled
+from sic.data import open as open_data
 from sic.errors import SicError
 from sic.methods import SIC
 from sic.model import Model
 from sic.settings import RECIPES
 from sic.training.base import Validity
 from sic.training.batches import Batch
+from sic.training.choose import choose
 from sic.training.frozen import fit_features, separation
 from sic.training.history import Silent
 from sic.training.penalties import misplaced_evidence, random_grids
@@ -224,6 +226,14 @@ TUNED = {"recipe": "tuned", "epochs": 2, "augmentation": "none", "workers": 0}
 
 
 @pytest.mark.usefixtures("briefly")
+def test_another_b_is_for_the_layers_after_a_distilled_network(photos: Path, weights: Path) -> None:
+    data = open_data(photos)
+    for said, b, backbone_b in (({}, 2, None), ({"b": 3.0}, 3, 2), ({"b": 3.0, "backbone_b": 1.5}, 3, 1.5)):
+        settings, notes = choose(data, {"weights": str(weights), **said})
+        assert (settings.b, settings.backbone_b) == (b, backbone_b)
+        assert any("keeps its B = 2; --b 3" in note for note in notes) == (backbone_b == 2)
+
+
 def test_fine_tuning_starts_from_the_projection(photos: Path, weights: Path, tmp_path: Path) -> None:
     """A very small learning rate leaves projection and T of a frozen fit."""
     alone = sic.fit(photos, tmp_path / "frozen", weights=str(weights), workers=0)

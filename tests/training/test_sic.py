@@ -16,7 +16,15 @@ from sic.data.labels import targets
 from sic.directory import Config, build
 from sic.methods import SIC
 from sic.training.batches import Batch, support_candidates
-from sic.training.sic import FIRST_LOOK, LatentHealth, SICTraining, SupportBank, collapse, latent_health
+from sic.training.sic import (
+    FIRST_LOOK,
+    LatentHealth,
+    SICTraining,
+    SupportBank,
+    collapse,
+    distinct_positions,
+    latent_health,
+)
 from tests.models import small_settings
 
 DEAD, SHORT, WELL = LatentHealth(0.8, 20.0), LatentHealth(0.1, 0.05), LatentHealth(0.02, 20.0)
@@ -146,6 +154,16 @@ def test_nobody_is_compared_with_their_own_image_and_everybody_with_as_many_as_t
                 others = set(members) - {query}
                 assert set(used) <= others  # which are images of that class and of no other
                 assert len(used) == len(set(used)) == min(PER_CLASS, len(others))
+
+
+def test_positions_are_different_and_equally_likely() -> None:
+    sizes, draws = torch.tensor([1, 2, 3, 5]), 2000
+    chance = torch.rand(draws, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = torch.stack([distinct_positions(sizes, each) for each in chance])
+    for row, size in enumerate(sizes.tolist()):
+        counts = torch.bincount(drawn[:, row, :size].flatten())
+        assert len(counts) == size and (counts / draws - min(3, size) / size).abs().max() < 0.05
+        assert all(len(set(each)) == 3 for each in drawn[:, row].tolist())
 
 
 def test_random_members_are_different_and_all_have_their_turn() -> None:

@@ -6,6 +6,7 @@ in one grid only, 500 grids if there are enough images; maps raw, and smoothed b
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ GRIDS = 500
 SMOOTHING = 15
 """Side of the box filter, in pixels of the map."""
 KINDS = ("raw", "smoothed")
+AT_ONCE = 8
+"""Grids that are explained together on a GPU; a CPU takes one at a time."""
 
 Explain = Callable[[Tensor, Tensor], Tensor]
 """Images N×3×H×W and targets N×K → maps N×K×H×W."""
@@ -99,15 +102,17 @@ def point_in_grids(
     """
     side = math.isqrt(len(targets[0]))
     shares: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
-    for number, (cells, classes) in enumerate(zip(grids, targets, strict=True), 1):
-        grid = composite(cells)[None]
-        if size is not None and size != grid.shape[-1]:
-            grid = F.interpolate(grid, (size, size), mode="bilinear", antialias=True)
-        maps = explain(grid, torch.tensor([classes], device=grid.device))[0]
+    done, waiting = 0, iter(zip(grids, targets, strict=True))
+    while some := list(islice(waiting, AT_ONCE if torch.cuda.is_available() else 1)):
+        views = torch.stack([composite(cells) for cells, _ in some])
+        if size is not None and size != views.shape[-1]:
+            views = F.interpolate(views, (size, size), mode="bilinear", antialias=True)
+        maps = explain(views, torch.tensor([classes for _, classes in some], device=views.device))
         for kind, each in zip(KINDS, (maps, smoothed(maps)), strict=True):
-            shares[kind].append(cell_shares(each, side).diagonal().mean().cpu())
-        watch(f"grids {side}×{side}", number, len(targets))
-    return {kind: mean_and_error(torch.stack(found)) for kind, found in shares.items()}
+            shares[kind].append(cell_shares(each, side).diagonal(dim1=-2, dim2=-1).mean(dim=-1).cpu())
+        done += len(some)
+        watch(f"grids {side}×{side}", done, len(targets))
+    return {kind: mean_and_error(torch.cat(found)) for kind, found in shares.items()}
 
 
 def mean_and_error(values: Tensor) -> dict[str, float | None]:

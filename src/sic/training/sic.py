@@ -97,15 +97,29 @@ class SupportBank:
         state = np.random.SeedSequence((self.seed, step)).generate_state(1, np.uint64)
         generator = torch.Generator(self.sizes.device).manual_seed(int(state[0] >> 1))
         chance = torch.rand(len(self.sizes), number, generator=generator, device=self.sizes.device, dtype=torch.float64)
-        taken = self.sizes.new_zeros(len(self.sizes), 0)
-        for turn in range(number):
-            left = (self.sizes - turn).clamp_min(1)
-            pick = (chance[:, turn] * left).long()  # counts those that are not taken: step over the others
-            for before in taken.sort(dim=1).values.unbind(1):
-                pick = pick + (pick >= before)
-            taken = torch.cat([taken, pick[:, None]], dim=1)
+        taken = distinct_positions(self.sizes, chance)
         exists = torch.arange(number, device=taken.device) < self.sizes[:, None]
         return self.members[torch.where(exists, self.starts[:, None] + taken, 0)], exists
+
+
+def distinct_positions(sizes: Tensor, chance: Tensor) -> Tensor:
+    """Different positions for each of C sets.
+
+    Args:
+        sizes: The number of elements of each set, C.
+        chance: Random numbers from 0 to 1, C×K: one for every position.
+
+    Returns:
+        C×K positions below the size of each set. A set with fewer than K elements has some that are not below it.
+    """
+    taken = sizes.new_zeros(len(sizes), 0)
+    for turn in range(chance.shape[1]):
+        left = (sizes - turn).clamp_min(1)
+        pick = (chance[:, turn] * left).long()  # counts those that are not taken: step over the others
+        for before in taken.sort(dim=1).values.unbind(1):
+            pick = pick + (pick >= before)
+        taken = torch.cat([taken, pick[:, None]], dim=1)
+    return taken
 
 
 class Guide(nn.Module):

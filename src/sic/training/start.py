@@ -22,6 +22,9 @@ DISTILLED = {
 }
 """Training with a distilled network in words, by recipe."""
 
+DISTILLED_B = 2
+"""B of distilled networks, which their weights were made for."""
+
 
 def starting_model(weights: str | None) -> Path | None:
     """The directory of the sic model that `weights` names; None: it is something else."""
@@ -87,6 +90,9 @@ def _with_distilled(
     how = DISTILLED.get(recipe, "is trained further")
     known = "for photographs that comes with sic" if said["weights"] in SHIPPED else f"of {said['weights']}"
     notes.append(f"the {backbone} {known} {how}")
+    if "b" in said and "backbone_b" not in said:
+        said = {**said, "backbone_b": DISTILLED_B}
+        notes.append(f"the network keeps its B = {DISTILLED_B}; --b {said['b']:g} is for the layers after it")
     return {**said, "backbone": backbone, "form": "bcosified", "recipe": recipe}
 
 
