@@ -35,7 +35,8 @@ METHODS = "sic,bcos,blackbox:all,nwhead,protopnet:all,bagnet"
 PRETRAINED = ["--size", "160", "--fit", "squash", "--batch-size", "64", "--set", "sic:recipe=tuned"]
 FINE = [
     *("--size", "224", "--fit", "squash", "--batch-size", "64", "--epochs", "24", "--check-every", "12"),
-    *("--augmentation", "affine", "--set", "sic:recipe=tuned", "--set", "sic:support_source=bank"),
+    *("--validation", "0.06", "--augmentation", "affine"),
+    *("--set", "sic:recipe=tuned", "--set", "sic:support_source=bank"),
 ]
 """For 200 classes: three supports of each in every step would be several times the queries."""
 DOGS = [
@@ -71,8 +72,12 @@ COMPARISONS: dict[str, list[str]] = {
         *("--only", "accuracy,localisation,unfamiliar"),
     ],
     "dogs": ["--train", METHODS, *DOGS, "--only", "accuracy,localisation"],
-    # As in the paper, birds are cropped to their boxes. Where maps lie is measured on whole images.
-    "cub": ["--train", METHODS, *FINE, "--roi", "--only", "accuracy"],
+    # As in the paper, birds are cropped to their boxes. Where maps lie is measured on whole images. With the black box
+    # as a teacher, SIC gains 2 points on held-out images (results/cub.json).
+    "cub": [
+        *("--train", METHODS, *FINE, "--roi", "--only", "accuracy"),
+        *("--set", "sic:lr=3e-4", "--set", "sic:teacher=blackbox"),
+    ],
     "cub_whole": ["--train", METHODS, *FINE, "--only", "accuracy,localisation"],
     "rsna": [
         *("--train", "sic,bcos,blackbox:all", *PRETRAINED, "--epochs", "40", "--check-every", "4"),
