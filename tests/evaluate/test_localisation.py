@@ -121,10 +121,16 @@ def test_grids_that_are_explained_together(
     torch.manual_seed(0)
     network = SIC(backbones.create("resnet_tiny", "bcos"), 5, 5, temperature=1).eval()
     network.set_supports(torch.rand(5, 128), torch.arange(5))
-    alone = grid_pointing_game(network, patches, VIEW, sure(patches), 2)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a GPU takes several at a time
-    monkeypatch.setattr(localisation, "AT_ONCE", together)
-    found = grid_pointing_game(network, patches, VIEW, sure(patches), 2)
+    alone, explain = grid_pointing_game(network, patches, VIEW, sure(patches), 2), network.explain
+    monkeypatch.setitem(localisation.AT_ONCE, "cpu", together * 4 * SIZE**2)  # as a GPU does
+    explained: list[int] = []
+    monkeypatch.setattr(
+        network, "explain", lambda images, *more: explained.append(len(images)) or explain(images, *more)
+    )
+    seen: list[tuple[str, int, int]] = []
+    found = grid_pointing_game(network, patches, VIEW, sure(patches), 2, watch=lambda *progress: seen.append(progress))
+    assert seen == [("grids 2×2", 1, 2), ("grids 2×2", 2, 2)]
+    assert explained == ([1, 1] if together == 1 else [2])
     assert alone is not None and found is not None and alone["standard_error"] > 0
     assert found["share"] == pytest.approx(alone["share"]) and found["grids"] == alone["grids"] == 2
     assert found["smoothed"] == pytest.approx(alone["smoothed"])

@@ -4,9 +4,9 @@ The published protocol (Böhle et al. 2022): n×n grids of confidently classifie
 in one grid only, 500 grids if there are enough images; maps raw, and smoothed by a box of 15×15 pixels.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,9 @@ GRIDS = 500
 SMOOTHING = 15
 """Side of the box filter, in pixels of the map."""
 KINDS = ("raw", "smoothed")
-AT_ONCE = 8
-"""Grids that are explained together on a GPU; a CPU takes one at a time."""
+AT_ONCE = {"cuda": 1 << 20}
+"""Pixels of the grids that are explained together, by the kind of device; others take one grid at a time. A ResNet50
+needs some 3 GB for a million of them."""
 
 Explain = Callable[[Tensor, Tensor], Tensor]
 """Images N×3×H×W and targets N×K → maps N×K×H×W."""
@@ -102,17 +103,30 @@ def point_in_grids(
     """
     side = math.isqrt(len(targets[0]))
     shares: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
-    done, waiting = 0, iter(zip(grids, targets, strict=True))
-    while some := list(islice(waiting, AT_ONCE if torch.cuda.is_available() else 1)):
+    finished = itertools.count(1)
+    for some in _together(zip(grids, targets, strict=True)):
         views = torch.stack([composite(cells) for cells, _ in some])
         if size is not None and size != views.shape[-1]:
             views = F.interpolate(views, (size, size), mode="bilinear", antialias=True)
         maps = explain(views, torch.tensor([classes for _, classes in some], device=views.device))
         for kind, each in zip(KINDS, (maps, smoothed(maps)), strict=True):
             shares[kind].append(cell_shares(each, side).diagonal(dim1=-2, dim2=-1).mean(dim=-1).cpu())
-        done += len(some)
-        watch(f"grids {side}×{side}", done, len(targets))
+        for _ in some:
+            watch(f"grids {side}×{side}", next(finished), len(targets))
     return {kind: mean_and_error(torch.cat(found)) for kind, found in shares.items()}
+
+
+def _together(grids: Iterable[tuple[Tensor, Sequence[int]]]) -> Iterator[list[tuple[Tensor, Sequence[int]]]]:
+    """Grids in groups that their device explains together."""
+    some = []
+    for grid in grids:
+        some.append(grid)
+        cells = grid[0]
+        if (len(some) + 1) * cells.shape[0] * cells.shape[-1] ** 2 > AT_ONCE.get(cells.device.type, 0):
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 def mean_and_error(values: Tensor) -> dict[str, float | None]:
