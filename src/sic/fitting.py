@@ -182,8 +182,10 @@ def _promise(config: Config) -> str:
     promise, images = config.calibration.promise, config.figures["validation"]["images"]
     if promise is not None:
         return f"{promise} `sic predict --promise` gives only these answers."
-    few = images < needed_images(_checks(config))
-    reason = f"are too few (at least {needed_images(_checks(config))} are needed)" if few else "show too many mistakes"
+    needed = needed_images(_checks(config))
+    reason = (
+        f"are too few (at least {needed} are needed)" if images < needed else "show too many mistakes for their number"
+    )
     return f"The model promises nothing about new images: {images} held-out images {reason}."
 
 
