@@ -187,6 +187,18 @@ def test_compare_trains_what_is_not_finished(birds: Path, tmp_path: Path, monkey
         run("compare", "--train", "sic", "--data", _as_folders(birds), "--out", tmp_path)
 
 
+@pytest.mark.slow
+def test_compare_trains_a_teacher_first(tmp_path: Path) -> None:
+    data, out = tmp_path / "birds", tmp_path / "compared"
+    run("data", "birds", data, "--classes", 2, "--train", 8, "--test", 2, "--size", 48)
+    flags = ["--seeds", 3, "--epochs", 2, "--size", 32, "--backbone", "resnet_tiny", "--set", "sic:teacher=bcos"]
+    found = run_json("compare", "--train", "sic,bcos", "--data", data, *flags, "--only", "accuracy", "--out", out)
+    assert list(found["methods"]) == ["sic", "bcos"]
+    student, teacher = (out / "runs" / f"{name}-seed3" for name in ("sic", "bcos"))
+    assert json.loads((student / RUN).read_text())["settings"]["teacher"] == str(teacher)
+    assert (teacher / RUN).stat().st_mtime < (student / RUN).stat().st_mtime
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -195,6 +207,7 @@ def test_compare_trains_what_is_not_finished(birds: Path, tmp_path: Path, monkey
         (["--train", "sic", "--data", "birds", "--seeds", "1,a"], "--seeds must be"),
         (["--train", "sic", "--data", "birds", "--seeds", "1,1"], "twice"),
         (["--train", "sic", "--data", "birds", "--set", "bcos:lr=1"], "--set bcos:lr=1"),
+        (["--train", "sic", "--data", "birds", "--set", "sic:teacher=blackbox"], "add blackbox to --train"),
         (["some/run", "--epochs", "3"], "epochs"),
         (["no/such/run"], "no/such/run"),
     ],

@@ -108,7 +108,13 @@ def trained(
             said = methods[name]
             method, _, attribution = name.partition(":")
             folder = out / RUNS / f"{method}-seed{seed}"
-            _train(method, seed, folder, data, with_teacher(said, seed, out), run, talker)
+            teacher, said = said.get("teacher"), with_teacher(said, seed, out)
+            if said.get("teacher") != teacher and not _is_trained(Path(said["teacher"])):
+                raise SicError(
+                    f"--set {method}:teacher={teacher} needs a trained {teacher} in {out / RUNS}; add {teacher} to "
+                    "--train, or name a model directory."
+                )
+            _train(method, seed, folder, data, said, run, talker)
             if attribution:
                 from sic.model import load
 
