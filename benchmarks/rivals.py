@@ -123,7 +123,7 @@ def without_attributions(methods: str) -> list[str]:
 
 
 def starts(methods: str, weights: str) -> list[str]:
-    """The same as flags for all of the methods."""
+    """The settings of `start_of` as flags, for all of the methods."""
     names = without_attributions(methods)
     settings = [f"{name}:{key}={value}" for name in names for key, value in start_of(name, weights).items()]
     return [part for setting in settings for part in ("--set", setting)]

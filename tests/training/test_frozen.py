@@ -225,7 +225,6 @@ def test_what_does_not_go_together(
 TUNED = {"recipe": "tuned", "epochs": 2, "augmentation": "none", "workers": 0}
 
 
-@pytest.mark.usefixtures("briefly")
 def test_another_b_is_for_the_layers_after_a_distilled_network(photos: Path, weights: Path) -> None:
     data = open_data(photos)
     for said, b, backbone_b in (({}, 2, None), ({"b": 3.0}, 3, 2), ({"b": 3.0, "backbone_b": 1.5}, 3, 1.5)):
@@ -234,6 +233,7 @@ def test_another_b_is_for_the_layers_after_a_distilled_network(photos: Path, wei
         assert any("keeps its B = 2; --b 3" in note for note in notes) == (backbone_b == 2)
 
 
+@pytest.mark.usefixtures("briefly")
 def test_fine_tuning_starts_from_the_projection(photos: Path, weights: Path, tmp_path: Path) -> None:
     """A very small learning rate leaves projection and T of a frozen fit."""
     alone = sic.fit(photos, tmp_path / "frozen", weights=str(weights), workers=0)

@@ -19,6 +19,8 @@ PHOTOS = "photos"
 PHOTOS_SMALL = "photos-small"
 SHIPPED = {name: Path(__file__).with_name(f"{name}.safetensors") for name in (PHOTOS, PHOTOS_SMALL)}
 """Files that come with this package, by name: a ResNet50, and a network of half its layers."""
+DISTILLED_B = 2
+"""B of distilled networks, which their weights were made for."""
 NETWORK, HEAD = "network.", "head.weight"
 SCALE = ":scale"
 """Ends the name of the scales of a tensor that is stored in 8 bits."""

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sic.backbones import Backbone, create
+from sic.backbones.distilled import DISTILLED_B
 from sic.backbones.weights import Weights
 from sic.distill.teacher import Lesson, Teacher, stage_maps
 from sic.methods import Bcos
@@ -55,7 +56,7 @@ def create_student(name: str, teacher: Teacher, *, alike: bool, fading: bool = F
     `fading`: it keeps the biases, which fade while B rises.
     """
     start = Weights(teacher.backbone.network.state_dict(), "the teacher's network") if alike else None
-    return Student(create(name, "bcosified", b=2, biases=fading, load=start), teacher)
+    return Student(create(name, "bcosified", b=DISTILLED_B, biases=fading, load=start), teacher)
 
 
 @dataclass

@@ -27,7 +27,7 @@ from sic.training.batches import Views, view_loader
 from sic.training.data import Images, TrainingData
 from sic.training.history import Reporter
 from sic.training.penalties import CHOSEN_FOR
-from sic.training.sic import SICTraining, distinct_positions
+from sic.training.sic import Members, SICTraining
 from sic.training.start import taught_directions
 
 STEPS = 1000
@@ -272,15 +272,11 @@ def _optimise(
     projection = classifier.encoder.projection
     optimiser = torch.optim.AdamW(projection.parameters(), lr=lr, weight_decay=settings.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    number = settings.supports_per_class
+    members, number = Members(candidates), settings.supports_per_class
     classes = torch.from_numpy(np.repeat(sorted(candidates), number)).to(module.device)
-    members = np.concatenate([candidates[label] for label in sorted(candidates)])
-    sizes = torch.tensor([len(candidates[label]) for label in sorted(candidates)])
-    starts = sizes.cumsum(0) - sizes
     for step in range(steps):
         queries = rng.integers(0, len(features), min(settings.batch_size, len(features)))
-        places = distinct_positions(sizes, torch.from_numpy(rng.random((len(sizes), number))))
-        supports = members[(starts[:, None] + places % sizes[:, None]).flatten().numpy()]  # small classes: some twice
+        supports = members.draw(torch.from_numpy(rng.random((len(candidates), number))))[0].flatten().numpy()
         drawn = features[np.concatenate([queries, supports])].float()
         latents = classifier.encoder.project(drawn)
         vectors = latents[len(queries) :]

@@ -28,6 +28,27 @@ class Drawn:
     """N×C×K: whether a query is compared with it; never with its own image."""
 
 
+class Members:
+    """The training images that may stand for each of C classes."""
+
+    def __init__(self, candidates: Candidates, device: torch.device | str = "cpu") -> None:
+        classes = [torch.tensor(candidates[label], device=device) for label in sorted(candidates)]
+        self.rows = torch.cat(classes)
+        """Their positions among the training images, in order of class."""
+        self.sizes = torch.tensor([len(members) for members in classes], device=device)
+        """How many each class has, C."""
+        self._starts = self.sizes.cumsum(0) - self.sizes
+
+    def draw(self, chance: Tensor) -> tuple[Tensor, Tensor]:
+        """Different members of every class, C×K, and whether it has so many: a smaller class repeats some.
+
+        `chance`: random numbers from 0 to 1, C×K.
+        """
+        taken = distinct_positions(self.sizes, chance)
+        exists = torch.arange(chance.shape[1], device=taken.device) < self.sizes[:, None]
+        return self.rows[self._starts[:, None] + taken % self.sizes[:, None]], exists
+
+
 class SupportBank:
     """The latest latent of every training image, n×d, and who of them may stand for each class.
 
@@ -37,16 +58,11 @@ class SupportBank:
 
     def __init__(self, latents: Tensor, candidates: Candidates, supports_per_class: int, seed: int) -> None:
         self.latents, self.supports_per_class, self.seed = latents, supports_per_class, seed
-        classes = [torch.tensor(candidates[label], device=latents.device) for label in sorted(candidates)]
-        self.members = torch.cat(classes)
-        """Images that may be supports, in order of class."""
-        self.sizes = torch.tensor([len(members) for members in classes], device=latents.device)
-        """How many each class has, C."""
-        self.starts = self.sizes.cumsum(0) - self.sizes
-        """Where each class begins in `members`, C."""
-        self.labels = torch.full((len(latents),), len(classes), device=latents.device)
+        self.members = Members(candidates, latents.device)
+        sizes = self.members.sizes
+        self.labels = torch.full((len(latents),), len(sizes), device=latents.device)
         """The class that an image may stand for, n; C: none."""
-        self.labels[self.members] = torch.arange(len(classes), device=latents.device).repeat_interleave(self.sizes)
+        self.labels[self.members.rows] = torch.arange(len(sizes), device=latents.device).repeat_interleave(sizes)
 
     def remember(self, rows: Tensor, latents: Tensor) -> None:
         """Store the current latents of the images `rows`."""
@@ -58,7 +74,7 @@ class SupportBank:
         A class's supports are its images among the queries themselves, as they are the freshest and gradients reach
         them, then random ones of the bank. There is one more than needed, for the query that is one of them.
         """
-        number, classes, width = len(rows), len(self.sizes), self.supports_per_class + 1
+        number, classes, width = len(rows), len(self.members.sizes), self.supports_per_class + 1
         labels = self.labels[rows]
         earlier = (labels[:, None] == labels[None]).tril(-1).sum(1)
         in_batch = labels.new_zeros(classes + 1).index_add(0, labels, torch.ones_like(labels))[:classes]
@@ -95,11 +111,11 @@ class SupportBank:
     def _random(self, number: int, step: int) -> tuple[Tensor, Tensor]:
         """Different random members of every class, C×`number`, and whether the class has so many."""
         state = np.random.SeedSequence((self.seed, step)).generate_state(1, np.uint64)
-        generator = torch.Generator(self.sizes.device).manual_seed(int(state[0] >> 1))
-        chance = torch.rand(len(self.sizes), number, generator=generator, device=self.sizes.device, dtype=torch.float64)
-        taken = distinct_positions(self.sizes, chance)
-        exists = torch.arange(number, device=taken.device) < self.sizes[:, None]
-        return self.members[torch.where(exists, self.starts[:, None] + taken, 0)], exists
+        sizes = self.members.sizes
+        generator = torch.Generator(sizes.device).manual_seed(int(state[0] >> 1))
+        return self.members.draw(
+            torch.rand(len(sizes), number, generator=generator, device=sizes.device, dtype=torch.float64)
+        )
 
 
 def distinct_positions(sizes: Tensor, chance: Tensor) -> Tensor:

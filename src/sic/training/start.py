@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sic import backbones, directory
 from sic.backbones import Load
-from sic.backbones.distilled import SHIPPED, distilled_file, read_distilled
+from sic.backbones.distilled import DISTILLED_B, SHIPPED, distilled_file, read_distilled
 from sic.backbones.weights import PUBLISHED, loader, published
 from sic.backbones.weights import check as check_weights
 from sic.directory import read_config
@@ -21,9 +21,6 @@ DISTILLED = {
     "tuned": "is trained further, after its projection",
 }
 """Training with a distilled network in words, by recipe."""
-
-DISTILLED_B = 2
-"""B of distilled networks, which their weights were made for."""
 
 
 def starting_model(weights: str | None) -> Path | None:
