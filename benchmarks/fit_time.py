@@ -7,12 +7,16 @@ Settings are given by their names; the default is the recipe `tuned` with the we
 `share`: of the time of `sic.fit`, the part in training steps of the network (forward, backward, optimiser; the device
 is waited for after each). The first step does not count, because it compiles the network (`first_step`, in seconds).
 The rest is reading images, looking for copies, the fit of the projection, choosing supports, validation, and measuring
-the model in the end. Importing torch is not counted. Adds the key `fit`.
+the model in the end; `parts` has the seconds of each part, in which `training` is everything around the steps, too.
+Importing torch is not counted. Adds the key `fit`.
 """
 
 import argparse
+import functools
 import shutil
 import time
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,30 @@ from sic.cli.console import Talker
 from sic.cli.entries import read_value
 from sic.training import trainer
 
+PARTS = {
+    "reading": ("sic.training.fit", "gather"),
+    "projection": ("sic.training.fit", "fit_projection"),
+    "training": ("sic.training.fit", "_train"),
+    "keeping the better model": ("sic.training.fit", "_keep_better"),
+    "measuring": ("sic.fitting", "_figures"),
+    "saving": ("sic.directory", "save"),
+}
+"""The functions whose time is taken, by the name of the part."""
 DEFAULTS: dict[str, Any] = {"weights": "photos", "recipe": "tuned", "epochs": 8, "size": 160}
+
+
+def timed(seconds: dict[str, float], part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose time is added to `seconds[part]`."""
+
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **more: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return function(*arguments, **more)
+        finally:
+            seconds[part] += time.perf_counter() - began
+
+    return wrapper
 
 
 class Clock(lightning.Callback):
@@ -61,8 +88,12 @@ def main() -> None:
     trainer.lightning_trainer = lambda folder, machines, callbacks, **more: original(
         folder, machines, [*callbacks, clock], **more
     )
-    parts = (each.partition("=") for each in options.settings)
-    said = {name: read_value(value) for name, _, value in parts}
+    parts = dict.fromkeys(PARTS, 0.0)
+    for part, (module, name) in PARTS.items():
+        place = import_module(module)
+        setattr(place, name, timed(parts, part, getattr(place, name)))
+    pairs = (each.partition("=") for each in options.settings)
+    said = {name: read_value(value) for name, _, value in pairs}
     began = time.perf_counter()
     with Talker() as talker:
         model = sic.fit(
@@ -83,6 +114,7 @@ def main() -> None:
         "first_step": round(clock.first, 1),
         "in_steps": round(clock.seconds, 1),
         "share": round(clock.seconds / seconds, 3),
+        "parts": {part: round(each, 1) for part, each in parts.items()},
     }
     print(found)
     print(model.config.figures)

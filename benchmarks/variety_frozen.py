@@ -70,7 +70,8 @@ class Way(NamedTuple):
 @torch.no_grad()
 def maps(network: Backbone, paths: list[Path], preprocessing: Preprocessing) -> np.ndarray:
     """Features of every place, N×P×F."""
-    encoder = Encoder(network.to(DEVICE).eval(), 1, 2, local=True)
+    network.to(DEVICE, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    encoder = Encoder(network.eval(), 1, 2, local=True)
     batches = view_batches(paths, preprocessing, 32, DEVICE)
     return np.concatenate([encoder.features(views).half().cpu().numpy() for views in batches])
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 import sic
 from sic.data.images import to_tensor
@@ -34,6 +34,33 @@ def test_one_image_in_every_form(model: sic.Model, tmp_path: Path) -> None:
     assert latents.shape == (len(forms), model.config.latent) and torch.equal(latents[0], latents[3])
     with torch.no_grad():
         torch.testing.assert_close(latents[:1], model.sic.encoder(view[None]))
+
+
+@pytest.mark.parametrize("kind", ["turned", "transparent", "16 bits", "palette"])
+def test_a_pillow_image_is_read_like_its_file(model: sic.Model, tmp_path: Path, kind: str) -> None:
+    random, file, more = np.random.default_rng(0), tmp_path / "image.png", {}
+    picture = Image.fromarray(random.integers(0, 256, (50, 70, 4), dtype=np.uint8))
+    if kind == "turned":
+        picture, exif = picture.convert("RGB"), Image.Exif()
+        exif[ExifTags.Base.Orientation] = 6
+        more["exif"] = exif
+    elif kind == "16 bits":
+        picture = Image.fromarray(random.integers(0, 40_000, (50, 70), dtype=np.uint16))
+    elif kind == "palette":
+        picture, more = picture.convert("RGB").quantize(8), {"transparency": 3}
+    picture.save(file, **more)
+    with Image.open(file) as opened:
+        found = model.tensor(opened)
+        assert torch.equal(found, model.tensor(file))
+        assert not torch.equal(found, to_tensor(model.config.preprocessing(opened.convert("RGB"))))
+
+
+def test_a_truncated_pillow_image(model: sic.Model, tmp_path: Path) -> None:
+    file = tmp_path / "image.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)).save(file)
+    file.write_bytes(file.read_bytes()[:2000])
+    with Image.open(file) as opened, pytest.raises(SicError, match="cannot be used: truncated file"):
+        model.tensor(opened)
 
 
 def test_grey_arrays(model: sic.Model) -> None:

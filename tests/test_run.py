@@ -12,7 +12,7 @@ from sic.clinic import Clinic
 from sic.data.dataset import Box, ImageData, Sample
 from sic.directory import RUN, read_config
 from sic.errors import SicError
-from sic.run import CHOSEN_ON, SEEN, HeldOut, ImagesNotFound, Run, held_out
+from sic.run import CHOSEN_ON, NOT_FOUND, SEEN, HeldOut, ImagesNotFound, Run, held_out
 from sic.serve.engine import HeldOutImages
 from tests.cli.conftest import Sic, here
 from tests.clinic.colours import draw, make
@@ -127,8 +127,15 @@ def test_other_data_is_compared_with_the_training_images(model: Path, tmp_path: 
     said = Sic(here).json("evaluate", model, others, "--only", "accuracy")
     assert said["caution"] == found.caution
     assert said["accuracy"]["images"] == said["accuracy"]["without_copies"]["images"] + 1
+    everything = draw(tmp_path / "copied", images=2, seed=9)
+    for sample in run.open_other(everything).splits["train"]:
+        shutil.copy(original.path, sample.path)
+    caution = run.compare(run.held_out(run.open_other(everything))).caution
+    assert caution is not None and caution.endswith("There are no others.")
     (tmp_path / "images").rename(tmp_path / "elsewhere")
     assert run.compare(run.held_out(run.open_other(others))).caution == SEEN
+    fair_images = HeldOut("test images", None, found.samples)  # nothing else is wrong with them
+    assert run.compare(fair_images).caution == NOT_FOUND and not run.compare(fair_images).copies
 
 
 def test_copies_that_a_training_found_are_left_out_of_the_second_figures(model: Path) -> None:

@@ -41,7 +41,7 @@ def model_card(config: dict[str, Any]) -> str:
     if edits:
         parts.append(f"**Supports** were edited after training ({edits} edits, recorded in `config.json`).")
     if config["figures"]:
-        parts.append("\n".join(f"- {_images(name)}: {_line(values)}" for name, values in config["figures"].items()))
+        parts.append("\n".join(f"- {images_of(name)}: {_line(values)}" for name, values in config["figures"].items()))
     calibration = calibration_from_json(config["calibration"])
     if calibration.images:
         parts.append(
@@ -68,9 +68,10 @@ def terms_of(training: Mapping[str, Any]) -> str | None:
     return training.get("terms") or terms(training.get("origin") or start)
 
 
-def _images(split: str) -> str:
-    """
-    >>> _images("test"), _images("test_without_copies")
+def images_of(split: str) -> str:
+    """The images of a split of a model's figures, in words.
+
+    >>> images_of("test"), images_of("test_without_copies")
     ('test images', 'test images without copies')
     """
     name, _, without = split.partition("_")

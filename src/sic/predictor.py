@@ -15,7 +15,7 @@ from torch import Tensor
 from sic import directory
 from sic.calibration import Promise, calibrated, one_of_each, promised
 from sic.data.dataset import Progress, Sample
-from sic.data.images import UnreadableImage, read_image, to_tensor
+from sic.data.images import UnreadableImage, as_rgb, read_image, to_tensor
 from sic.data.loading import readable_batches
 from sic.directory import Config
 from sic.errors import SicError
@@ -114,12 +114,11 @@ class Predictor:
                 f"Give a file, a Pillow image, an array or a tensor, not {type(image).__name__} (predict_many and "
                 "embed take lists)."
             )
-        if not isinstance(image, Image.Image):
-            try:
-                image = read_image(Path(image))
-            except UnreadableImage as error:
-                raise SicError(f"{image} cannot be used: {error}.") from None
-        view = to_tensor(self.config.preprocessing(image.convert("RGB")))
+        try:
+            picture = as_rgb(image) if isinstance(image, Image.Image) else read_image(Path(image))
+        except UnreadableImage as error:
+            raise SicError(f"{image} cannot be used: {error}.") from None
+        view = to_tensor(self.config.preprocessing(picture))
         return view.to(next(self.classifier.parameters()))
 
     def predict(self, image: ImageInput, *, promise: bool = False) -> Prediction:

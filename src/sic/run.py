@@ -15,6 +15,7 @@ from sic.directory import RUN, Config, read_run
 from sic.errors import SicError
 
 CHOSEN_ON = "The model was selected on these images, so its metrics on them are optimistic."
+NOT_FOUND = "The images that the model was trained on were not found, so copies of them among these would go unnoticed."
 SEEN = "The model may have been trained on these images, so the metrics say little about new images."
 
 
@@ -111,12 +112,12 @@ class Run:
     def compare(self, images: HeldOut, progress: Progress | None = None) -> HeldOut:
         """Images of other data, compared with those that the model was trained and chosen on.
 
-        The caution then says how many are copies. If the images of the run cannot be found, nothing changes.
+        The caution then says how many are copies, or that the images of the run cannot be found.
         """
         try:
             own = self.images()
         except (SicError, OSError):
-            return images
+            return replace(images, caution=images.caution or NOT_FOUND)
         keep = self.record.get("settings", {}).get("keep_support_images", True)
         training = [*own.splits["train"], *own.splits["validation"]]
         copies = copies_of(training, images.samples, progress, keep=keep)
@@ -210,9 +211,10 @@ def _with_copies(images: HeldOut, copies: Mapping[str, str | None]) -> HeldOut:
         return images
     original = f" (of {copies[found[0]]})" if copies[found[0]] else ""
     copied = "are copies" if len(found) > 1 else "is a copy"
+    others = "Accuracy is also given without copies." if len(found) < len(images.samples) else "There are no others."
     sentence = (
         f"{len(found)} of these {len(images.samples)} images {copied} of images that the model was trained or chosen "
-        f"on, such as {found[0]}{original}. Accuracy is also given without copies."
+        f"on, such as {found[0]}{original}. {others}"
     )
     return replace(images, caution=" ".join(filter(None, [images.caution, sentence])), copies=frozenset(found))
 

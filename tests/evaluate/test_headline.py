@@ -8,8 +8,9 @@ from scipy.stats import binomtest
 
 from sic.calibration import Calibration
 from sic.card import model_card
-from sic.evaluate.headline import Headline, Part, wilson
+from sic.evaluate.headline import Headline, Part, quality_lines, wilson
 from sic.predictions import Answers
+from sic.serve.engine import quality
 
 NAMES = ["cat", "dog", "owl"]
 
@@ -87,3 +88,16 @@ def test_the_model_card_shows_it() -> None:
     card = model_card({**about, "edits": [], "figures": {"test": figures}})
     assert "- test images: Answers 50 % of 2 images (95 % interval 9–91 %)" in card
     assert "always answering" in card and "accuracy 50.0 %" in card
+
+
+def test_figures_without_copies_are_told_beside_the_others() -> None:
+    logits, wanted = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.eye(3)[torch.arange(40) % 3]
+    every, clean = ({"headline": Answers(logits[:n], "single").headline(wanted[:n], NAMES).as_json()} for n in (40, 30))
+    told = quality_lines(every, clean)
+    assert told[:-1] == quality_lines(every) == quality_lines(every, None)
+    assert (
+        told[-1] == f"Without copies of training images: {clean['headline']['sentence']}" and "of 30 images" in told[-1]
+    )
+    for figures, of_clean in (({"test": every, "test_without_copies": clean}, clean), ({"test": every}, None)):
+        shown = quality(figures)
+        assert shown is not None and shown["lines"] == quality_lines(every, of_clean)

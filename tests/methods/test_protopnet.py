@@ -84,12 +84,21 @@ def test_costs_are_the_published_ones() -> None:
     assert alone[0].item() == pytest.approx(distances[4].min().item()) and alone[1].item() == 0
 
 
-@pytest.mark.parametrize(("epoch", "sparse"), [(0, False), (4, False), (9, True)], ids=["warm", "joint", "last"])
-def test_the_loss_is_the_published_one(monkeypatch: pytest.MonkeyPatch, epoch: int, sparse: bool) -> None:
-    """Cross-entropy with 0.8 · cluster - 0.08 · separation while prototypes learn. In the last layer's epochs these are
-    constants, and 1e-4 · |weights of other classes' prototypes| counts instead."""
-    module = training(model := build())
+@pytest.mark.parametrize(
+    ("epochs", "epoch", "share"),
+    [(10, 0, 0.0), (10, 4, 0.0), (10, 6, 0.2), (10, 7, 0.4), (30, 12, 1.0), (10, 9, None)],
+    ids=["warm", "joint", "costs begin", "costs grow", "second round", "last"],
+)
+def test_the_loss_is_the_published_one(
+    monkeypatch: pytest.MonkeyPatch, epochs: int, epoch: int, share: float | None
+) -> None:
+    """Cross-entropy, with 0.8 · cluster - 0.08 · separation while prototypes learn, of which there is a growing share
+    from the middle of the first round on. In the last layer's epochs these are constants, and 1e-4 · |weights of other
+    classes' prototypes| counts instead."""
+    module = training(model := build(), epochs)
     monkeypatch.setattr(ProtoPNetTraining, "current_epoch", epoch)
+    monkeypatch.setattr(ProtoPNetTraining, "global_step", 3 * epoch)
+    module.steps_per_epoch = 3
     module.on_train_epoch_start()
     model.eval()
     queries, labels = pixels(5), torch.tensor([0, 2, 1, 1, 0])
@@ -103,9 +112,10 @@ def test_the_loss_is_the_published_one(monkeypatch: pytest.MonkeyPatch, epoch: i
     nothing = torch.zeros(0)
     batch = Batch(queries, None, torch.arange(5), targets, nothing, nothing, nothing)
     found = module.training_step(batch, 0)
-    extra = 1e-4 * others if sparse else 0.8 * cluster - 0.08 * separation
+    published = 0.8 * cluster - 0.08 * separation
+    extra = 1e-4 * others if share is None else share * published
     assert found.item() == pytest.approx(entropy + extra, abs=1e-4)
-    assert abs(extra) > 5e-4  # so that it cannot be missing
+    assert min(abs(published), 1e-4 * others) > 5e-4  # so that they cannot be missing
 
 
 class Batches:

@@ -12,6 +12,7 @@ import torch
 
 from sic.clinic import Finding
 from sic.errors import SicError
+from sic.evaluate.headline import without_copies
 from sic.evaluate.metrics import KINDS, METRICS
 from sic.report import Page, gather, render
 from sic.report.page import read_measurements
@@ -104,6 +105,15 @@ def test_figures_are_those_of_the_predictions(page: Page, tree: Element) -> None
         assert [number(cell.text) for cell in rows[name][:2]] == [len(own), right]
     recorded = tree.one("table", class_="recorded")
     assert "8 validation images a note" in recorded.text and "50.0 %" in recorded.text
+
+
+def test_figures_without_copies_are_in_the_header(page: Page) -> None:
+    assert page.predictions is not None
+    copied = replace(page.predictions, copies=frozenset(sample.id for sample in page.predictions.samples[:2]))
+    clean = copied.without_copies
+    assert clean is not None
+    text = parse(render(replace(page, predictions=copied))).one("header").text
+    assert without_copies(clean.quality)[0] in text and f"of {len(clean)} images" in text
 
 
 def test_supports_are_those_of_the_overview(single: Saved, tree: Element) -> None:

@@ -23,7 +23,7 @@ from sic.cli.options import (
     pick_device,
 )
 from sic.errors import SicError
-from sic.evaluate.headline import Headline
+from sic.evaluate.headline import Headline, without_copies
 from sic.evaluate.metrics import (
     ACCURACY,
     EVALUATION,
@@ -133,8 +133,8 @@ def show(result: Mapping[str, Any]) -> None:
     OUT.print(f"{result['images']} {result['data']}")
     if headline := Headline.of(result.get("accuracy", {})):
         OUT.print(headline.sentence)
-    if clean := Headline.of(result.get("accuracy", {}).get("without_copies", {})):
-        OUT.print(f"Without copies of training images: {clean.sentence}")
+    for sentence in without_copies(result.get("accuracy", {}).get("without_copies")):
+        OUT.print(sentence)
     for name, table in TABLES.items():
         if name in result:
             OUT.print(table(result[name]))

@@ -91,7 +91,7 @@ def run(
 def summarise(result: dict[str, Any]) -> None:
     """Print the result for people."""
     from sic.data.labels import SCORE_NAMES
-    from sic.evaluate.headline import Headline
+    from sic.evaluate.headline import Headline, without_copies
     from sic.methods import METHODS
 
     score = next(name for name in SCORE_NAMES if name in result)
@@ -103,12 +103,11 @@ def summarise(result: dict[str, Any]) -> None:
         chosen += f"; every label is correct in {figures['exact_match']:.1%} of them"
     headline = Headline.of(figures)
     assert headline is not None  # this version has just measured it
-    clean = Headline.of(result["figures"].get(f"{measured}_without_copies", {}))
     OUT.print(
         headline.sentence,
         f"If every image had to be answered: {SCORE_NAMES[score].lower()} {result[score]:.1%} on {figures['images']} "
         f"{measured} images{chosen}.",
-        *([f"Without copies of training images: {clean.sentence}"] if clean else []),
+        *without_copies(result["figures"].get(f"{measured}_without_copies")),
         f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
         sep="\n",
     )

@@ -89,7 +89,13 @@ def upright_rgb(image: ImageFile.ImageFile) -> Image.Image:
     if image.format in ("JPEG", "MPO") and image.fp is not None and _scans(image.fp) > SCANS:
         raise UnreadableImage(f"a JPEG of more than {SCANS} scans")
     image.load()
-    return _to_rgb(_upright(image))
+    return as_rgb(image)
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """A picture of any mode in RGB: turned as its EXIF data says, transparent parts white, 16-bit values scaled."""
+    with reasons():
+        return _to_rgb(_upright(image))
 
 
 def _scans(file: IO[bytes]) -> int:

@@ -130,9 +130,16 @@ class Headline:
         return cls(answered, right, of_all, found["chance"], found["commonest"], found["commonest_share"])
 
 
-def quality_lines(figures: Mapping[str, Any]) -> list[str]:
+def without_copies(figures: Mapping[str, Any] | None) -> list[str]:
+    """The sentence about figures of images that are no copies of training images; none if there are no such figures."""
+    found = Headline.of(figures or {})
+    return [] if found is None else [f"Without copies of training images: {found.sentence}"]
+
+
+def quality_lines(figures: Mapping[str, Any], clean: Mapping[str, Any] | None = None) -> list[str]:
     """How good a model is on some images, in words; only its main metric for models that lack a headline: those of
-    earlier versions, and those of `sic distill`.
+    earlier versions, and those of `sic distill`. `clean`: the figures without copies of training images, if there are
+    copies.
 
     >>> quality_lines({"accuracy": 0.75, "images": 40, "similar_case": 0.5})
     ['Its first choice is right for 75 % of 40 images (95 % interval 60–86 %).', 'It answers 50 % of them.']
@@ -141,7 +148,8 @@ def quality_lines(figures: Mapping[str, Any]) -> list[str]:
     """
     found, images = Headline.of(figures), figures.get("images", 0)
     if found is not None:
-        return [*(f"{line[0].upper()}{line[1:]}." for line in found.lines), found.compare]
+        lines = [f"{line[0].upper()}{line[1:]}." for line in found.lines]
+        return [*lines, found.compare, *without_copies(clean)]
     if "accuracy" in figures:
         right = Part(round(figures["accuracy"] * images), images)
         if images:

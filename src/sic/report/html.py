@@ -6,11 +6,12 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from sic.card import model_card
+from sic.card import images_of, model_card
 from sic.evaluate.headline import quality_lines
 from sic.evaluate.metrics import ACCURACY
 from sic.explain.html import environment, points
 from sic.explain.prose import TOO_MUCH_NEGATIVE
+from sic.predictions import Predictions
 from sic.report.classes import PALETTE
 from sic.report.page import Page
 
@@ -45,7 +46,7 @@ def render(page: Page) -> str:
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         lead=_lead(page),
         contents=_contents(page),
-        headline=[] if page.predictions is None else quality_lines(page.predictions.quality),
+        headline=[] if page.predictions is None else _headline(page.predictions),
         figures=[] if page.predictions is None else _figures(page.predictions.quality),
         recorded=_recorded(page.config["figures"]),
         card=_card(page.config),
@@ -62,6 +63,11 @@ def _named(figures: dict[str, Any]) -> dict[str, float]:
     return {metric.title: figures[metric.key] for metric in ACCURACY if metric.key in figures}
 
 
+def _headline(predictions: Predictions) -> list[str]:
+    clean = predictions.without_copies
+    return quality_lines(predictions.quality, None if clean is None else clean.quality)
+
+
 def _figures(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Title, value and meaning of each metric."""
     known = [metric for metric in ACCURACY if metric.key in figures]
@@ -71,7 +77,8 @@ def _figures(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
 def _recorded(figures: dict[str, Any]) -> list[tuple[str, str | None, dict[str, float]]]:
     """For each split: the number of images, a note and the metrics."""
     return [
-        (f"{values['images']} {split} images", values.get("note"), _named(values)) for split, values in figures.items()
+        (f"{values['images']} {images_of(split)}", values.get("note"), _named(values))
+        for split, values in figures.items()
     ]
 
 

@@ -77,7 +77,8 @@ def quality(figures: Mapping[str, Any], promise: Promise | None = None) -> dict[
         return None
     note = figures[split].get("note")
     caution = f"{note[0].upper()}{note[1:]}: expect less on new ones." if note else None
-    lines = [*quality_lines(figures[split]), *([] if promise is None else [str(promise)])]
+    lines = quality_lines(figures[split], figures.get(f"{split}_without_copies"))
+    lines += [] if promise is None else [str(promise)]
     return {"kind": figures[split].get("name", f"{split} images"), "lines": lines, "caution": caution}
 
 

@@ -28,29 +28,52 @@ ROUND = 10
 Stage = Literal["warm", "joint", "last"]
 
 
+def rounds(epochs: int) -> list[int]:
+    """The epochs of each round: 10, but for the first one, which is longer if `epochs` is no multiple of 10.
+
+    >>> rounds(23), rounds(8)
+    ([13, 10], [8])
+    """
+    later = max(1, epochs // ROUND) - 1
+    return [epochs - ROUND * later, *[ROUND] * later]
+
+
 def stages(epochs: int) -> list[Stage]:
     """What learns in each epoch: new layers and prototypes (warm), all but the last layer (joint), or the last layer.
 
-    Rounds of 10 epochs (the first one is longer if `epochs` is no multiple of 10); the last fifth of a round belongs to
-    the last layer. Each time that it begins, prototypes are projected onto training images.
+    The last fifth of a round belongs to the last layer. Each time that it begins, prototypes are projected onto
+    training images.
 
     >>> "".join(stage[0] for stage in stages(23))
     'wwwwwjjjjjjlljjjjjjjjll'
     """
-    rounds = max(1, epochs // ROUND)
-    lengths = [epochs - ROUND * (rounds - 1), *[ROUND] * (rounds - 1)]
     result: list[Stage] = []
-    for length in lengths:
+    for length in rounds(epochs):
         for epoch in range(length):
             warm = len(result) < min(WARM, epochs // 4)
             result.append("last" if epoch >= length - max(1, length // 5) else "warm" if warm else "joint")
     return result
 
 
+def strength(epochs: float, first_round: int) -> float:
+    """The strength of the cluster and separation costs after so many epochs: none in the first half of the first round,
+    then more and more of it.
+
+    At first, distances are large and their costs are many times the cross-entropy. Parts and prototypes would all move
+    to one point before they can tell classes apart, which takes more steps to undo than most fits have
+    (results/protopnet.json).
+
+    >>> strength(4, 10), strength(7.5, 10), strength(25, 10)
+    (0.0, 0.5, 1.0)
+    """
+    return min(1.0, max(0.0, 2 * epochs / first_round - 1))
+
+
 class ProtoPNetTraining(Training):
     """The stages of ProtoPNet. As published: warm-up, a projection every 10 epochs, Adam with weight decay for the
     network and the new layers. The published last layer has 20 epochs to itself after each projection; here it is a
-    fifth of the epochs, so that all methods have equally many."""
+    fifth of the epochs, so that all methods have equally many. The published costs are there from the first step; here
+    they come in during the first round, because fits are shorter (`strength`)."""
 
     classifier: ProtoPNet
     shared = False  # projecting looks at all images, and layers begin and cease to learn
@@ -62,6 +85,7 @@ class ProtoPNetTraining(Training):
             raise SicError("--method protopnet needs at least 2 --epochs: its last layer learns after everything else.")
         self.register_buffer("sources", torch.zeros(len(self.classifier.prototypes), 5, dtype=torch.long))
         self.stages = stages(self.settings.epochs)
+        self.first_round = rounds(self.settings.epochs)[0]
 
     @staticmethod
     def number_of_supports(settings: Settings, candidates: Candidates, classes: int) -> int:
@@ -122,7 +146,8 @@ class ProtoPNetTraining(Training):
                 loss = loss + SPARSE * others
             else:
                 cluster, separation = prototype_costs(distances.amin(dim=(2, 3)), batch.targets)
-                loss = loss + CLUSTER * cluster - SEPARATION * separation
+                costs = CLUSTER * cluster - SEPARATION * separation
+                loss = loss + strength(self.global_step / self.steps_per_epoch, self.first_round) * costs
         return self.noted(loss, index)
 
     @torch.no_grad()
