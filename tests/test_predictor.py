@@ -1,5 +1,6 @@
 """The images that a model takes."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from PIL import ExifTags, Image
 
 import sic
+from sic.calibration import Calibration
 from sic.data.images import to_tensor
 from sic.errors import SicError
 from tests.report.conftest import Saved, single
@@ -61,6 +63,20 @@ def test_a_truncated_pillow_image(model: sic.Model, tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:2000])
     with Image.open(file) as opened, pytest.raises(SicError, match="cannot be used: truncated file"):
         model.tensor(opened)
+
+
+def test_an_explanation_says_how_its_score_becomes_a_probability(
+    model: sic.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = np.random.default_rng(0).random((50, 70, 3))
+    assert "becomes a probability" not in model.explain(image).text  # nothing was fitted
+    monkeypatch.setattr(model.classifier, "calibration", Calibration(1.25, -0.75, images=54))
+    explanation = model.explain(image)
+    formula = re.search(r"becomes a probability by sigmoid\(\(score \+ (.+?)\) / (.+?)\), which", explanation.text)
+    assert formula is not None
+    shift, scale = map(float, formula.groups())
+    found = explanation.classes[0]
+    assert 1 / (1 + np.exp(-(found.logit + shift) / scale)) == pytest.approx(found.probability, abs=1e-5)
 
 
 def test_grey_arrays(model: sic.Model) -> None:

@@ -68,6 +68,44 @@ def terms_of(training: Mapping[str, Any]) -> str | None:
     return training.get("terms") or terms(training.get("origin") or start)
 
 
+def models_compared(training: Mapping[str, Any]) -> int:
+    """How many models were compared on the validation images: epochs, the frozen one of a tuned one, a rival.
+
+    >>> models_compared({"recipe": "frozen"})
+    1
+    >>> models_compared({"recipe": "tuned", "best_epoch": 8, "epochs": 12, "check_every": 4, "compared": True})
+    5
+    """
+    rivals = int(training.get("compared", False))
+    if "best_epoch" not in training:
+        return 1 + rivals
+    return int(training["epochs"] // training["check_every"]) + (training["recipe"] == "tuned") + rivals
+
+
+def validation_note(training: Mapping[str, Any], calibrated: int, edited: bool = False) -> str | None:
+    """What the validation images decided, so that figures on them look better than on new images; None for nothing.
+
+    Args:
+        training: The settings of the training.
+        calibrated: The number of images that the probabilities were fitted on.
+        edited: Whether supports were edited.
+
+    >>> validation_note({"recipe": "frozen"}, 60)
+    'the probabilities were fitted on these images'
+    >>> validation_note({"recipe": "paper", "best_epoch": 8, "epochs": 12, "check_every": 4}, 0, edited=True)
+    'the best epoch was chosen and the supports were edited on these images'
+    """
+    decided = []
+    if models_compared(training) > 1:
+        decided.append(f"the {'best epoch' if 'best_epoch' in training else 'model'} was chosen")
+    if calibrated:
+        decided.append("the probabilities were fitted")
+    if edited:
+        decided.append("the supports were edited")
+    *others, last = decided or [""]
+    return f"{', '.join(others)} and {last}".removeprefix(" and ") + " on these images" if last else None
+
+
 def images_of(split: str) -> str:
     """The images of a split of a model's figures, in words.
 

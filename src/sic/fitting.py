@@ -8,6 +8,7 @@ from typing import Any
 
 from sic import directory, training
 from sic.calibration import needed_images
+from sic.card import models_compared, validation_note
 from sic.data import open as open_data
 from sic.data.dataset import ImageData, Sample, require_outside
 from sic.data.images import UnreadableImage
@@ -182,20 +183,11 @@ def _promise(config: Config) -> str:
     promise, images = config.calibration.promise, config.figures["validation"]["images"]
     if promise is not None:
         return f"{promise} `sic predict --promise` gives only these answers."
-    needed = needed_images(_checks(config))
+    needed = needed_images(models_compared(config.training))
     reason = (
         f"are too few (at least {needed} are needed)" if images < needed else "show too many mistakes for their number"
     )
     return f"The model promises nothing about new images: {images} held-out images {reason}."
-
-
-def _checks(config: Config) -> int:
-    """How many models were compared on the validation images: epochs, the frozen one of a tuned one, a rival."""
-    training = config.training
-    rivals = int(training.get("compared", False))
-    if "best_epoch" not in training:
-        return 1 + rivals
-    return int(training["epochs"] // training["check_every"]) + (training["recipe"] == "tuned") + rivals
 
 
 def _figures(
@@ -215,7 +207,7 @@ def _figures(
             raise UnreadableImage(*predictions.unreadable)
         predictions = replace(predictions, copies=frozenset(tainted.get(split, ())))
         if split == "validation":
-            model.calibrate(predictions.without_copies or predictions, _checks(model.config))
+            model.calibrate(predictions.without_copies or predictions, models_compared(model.config.training))
             for sentence in doubtful_supports(model, predictions):
                 reporter.warn(sentence)
         predictions = replace(predictions, calibration=model.config.calibration)
@@ -224,9 +216,8 @@ def _figures(
         if clean is not None:
             note = f"images that are in training, too, are left out: {len(samples) - len(clean)}"
             figures[f"{split}_without_copies"] = clean.quality | {"note": note}
-    if _checks(model.config) > 1:
-        chosen = "best epoch" if "best_epoch" in model.config.training else "model"
-        figures["validation"]["note"] = f"the {chosen} was chosen on these images"
+    if decided := validation_note(model.config.training, model.config.calibration.images):
+        figures["validation"]["note"] = decided
     return figures
 
 

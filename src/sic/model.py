@@ -221,7 +221,8 @@ class Model(Predictor):
             matches=matches or versus,
         )
         result = []
-        answers = self.answers(answered.logits)
+        answers, calibration = self.answers(answered.logits), self.classifier.calibration
+        formula = calibration.formula(self.classifier.loss, 2) if calibration.images else None
         for row, (view, parts) in enumerate(zip(answered.images, explained, strict=True)):
             result.append(
                 Explanation(
@@ -236,9 +237,10 @@ class Model(Predictor):
                     None,
                     self.config.method,
                     parts[1].name if versus else None,
-                    self.classifier.calibration.threshold,
+                    calibration.threshold,
                     bool(answers.promised[row]),
                     self.classifier.loss == "ce",
+                    formula,
                 )
             )
         return result

@@ -141,6 +141,13 @@ def read(explanation: Explanation) -> str:
     return explanation.text.replace(" %", "%")
 
 
+def test_parts_print_in_one_line(sure: SIC) -> None:
+    explanation = explained(sure, [2])
+    printed, cases = repr(explanation.classes), explanation.classes[0].cases
+    assert printed.startswith("[<kite: score ") and printed.count("kite #") == len(cases) and len(printed) < 200
+    assert f"<{cases[0].evidence:+.2f} {cases[0].name}>" in printed
+
+
 def numbers(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"-?\d+\.\d+", text)]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from sic.data import open as open_data
 from sic.data.dataset import ImageData, Sample
 from sic.data.images import Preprocessing
 from sic.directory import Config, build
@@ -69,6 +70,15 @@ def test_the_size_follows_the_images_and_the_machine(
     assert Preprocessing.of(settings) == Preprocessing(size, size, "squash") and settings.backbone == backbone
     assert f"image size {size} px (images are about {side} px" in notes(found, gpu)
     assert ("a CPU manages 96" in notes(found, gpu)) == (side > 96 and not gpu)
+
+
+def test_a_folder_that_cannot_be_read_gets_a_reason(tmp_path: Path) -> None:
+    """A folder from a phone may hold HEIC alone."""
+    for name in ("a/1.jpg", "b/2.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"\0\0\0\x18ftypheic" + bytes(40))
+    with pytest.raises(SicError, match=r"can be read \(a/1.jpg: (HEIC, which|cannot be decoded|not an)"):
+        chosen(open_data(tmp_path))
 
 
 def test_said_values_win(tmp_path: Path) -> None:

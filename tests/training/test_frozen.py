@@ -1,6 +1,7 @@
 """The fit on a frozen network: which weights change, where its units start, and what it reaches on easy data."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +24,11 @@ from sic.training.batches import Batch
 from sic.training.choose import choose
 from sic.training.frozen import fit_features, separation
 from sic.training.history import Silent
+from sic.training.memory import GB
 from sic.training.penalties import misplaced_evidence, random_grids
 from sic.training.sic import SICTraining
 from sic.training.start import taught_directions
+from tests.listening import Listening
 from tests.models import small_distilled, small_settings
 
 COLOURS = {"blue": (40, 60, 220), "green": (40, 200, 60), "red": (220, 50, 40)}
@@ -258,6 +261,26 @@ def test_fine_tuning_is_in_training_mode(
     monkeypatch.setattr(SICTraining, "training_step", watched)
     sic.fit(photos, tmp_path / "tuned", weights=str(weights), support_source="exact", **TUNED)  # type: ignore[arg-type]
     assert modes and all(modes)
+
+
+@pytest.mark.usefixtures("briefly")
+def test_memory_is_looked_at_before_anything_takes_long(
+    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fine-tuning says that there is too little of it before the fit of the projection; so does that fit."""
+    monkeypatch.setattr("sic.training.memory.available", lambda: 0.1 * GB)
+
+    class Impatient(Listening):
+        def advance(self, task: str, done: int, total: int, note: str = "") -> None:
+            if task == "training":
+                raise KeyboardInterrupt
+
+    step, features = Impatient(), Impatient()
+    for listener, said in ((step, TUNED), (features, {"workers": 0})):
+        with pytest.raises(KeyboardInterrupt):
+            sic.fit(photos, tmp_path / "model", weights=str(weights), reporter=listener, **said)  # type: ignore[arg-type]
+        shutil.rmtree(tmp_path / "model")
+    assert [sum("GB of memory" in words for words in each.warned) for each in (step, features)] == [2, 1]
 
 
 @pytest.mark.usefixtures("briefly")

@@ -14,7 +14,7 @@ from sic.data.labels import targets
 from sic.directory import Config, build
 from sic.training import memory
 from sic.training.batches import Batch, support_candidates
-from sic.training.memory import FEWEST, GB, available, bound_memory, kept_per_image
+from sic.training.memory import FEWEST, GB, available, bound_memory, check_features, kept_per_image
 from sic.training.sic import SICTraining, SupportBank
 from tests.listening import Listening
 from tests.models import small_settings
@@ -170,6 +170,18 @@ def test_no_word_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(memory, "available", lambda: None)
     bound_memory(made, 64, listener)
     assert not listener.warned
+
+
+@pytest.mark.parametrize(("images", "warned"), [(100, False), (1000, True)])
+def test_features_that_do_not_fit_are_said_beforehand(
+    monkeypatch: pytest.MonkeyPatch, images: int, warned: bool
+) -> None:
+    listener = Listening()
+    monkeypatch.setattr(memory, "available", lambda: memory.PROCESSES + 0.5 * GB)
+    check_features(images, 10**6, listener)
+    assert ["2.5 GB of memory" in sentence and "--no-local-units" in sentence for sentence in listener.warned] == (
+        [True] if warned else []
+    )
 
 
 def test_memory_is_known_on_linux() -> None:

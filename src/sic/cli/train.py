@@ -97,16 +97,14 @@ def summarise(result: dict[str, Any]) -> None:
     score = next(name for name in SCORE_NAMES if name in result)
     measured = result["measured_on"]
     figures = result["figures"][measured]
-    selected = measured == "validation" and result["settings"]["epochs"] > 1
-    chosen = ", on which the best epoch was chosen" if selected else ""
-    if score == "map":
-        chosen += f"; every label is correct in {figures['exact_match']:.1%} of them"
+    more = f"; every label is correct in {figures['exact_match']:.1%} of them" if score == "map" else ""
+    more += f" ({figures['note']})" if figures.get("note") else ""
     headline = Headline.of(figures)
     assert headline is not None  # this version has just measured it
     OUT.print(
         headline.sentence,
         f"If every image had to be answered: {SCORE_NAMES[score].lower()} {result[score]:.1%} on {figures['images']} "
-        f"{measured} images{chosen}.",
+        f"{measured} images{more}.",
         *without_copies(result["figures"].get(f"{measured}_without_copies")),
         f"{result['seconds']:.0f} s, {len(result['skipped'])} files skipped. Model: {result['model']}",
         sep="\n",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sic import directory
+from sic.card import validation_note
 from sic.clinic import diagnostics
 from sic.clinic.diagnostics import Commands, Finding
 from sic.clinic.edits import Outcome, Record, class_index, compare, now, plan, recorded, standing, taken_out
@@ -225,9 +226,9 @@ class Clinic:
         classifier = after.classifier
         splits = [split for split in ("validation", "test") if after.splits[split]]
         measured = {split: after.predictions(split).quality for split in splits}
-        edited = " and the supports were edited" if standing(records) else ""
-        measured["validation"]["note"] = f"the best epoch was chosen{edited} on these images"
         edits, calibration = [asdict(record) for record in records], after.model.config.calibration
+        note = validation_note(after.model.config.training, calibration.images, bool(standing(records)))
+        measured["validation"] |= {} if note is None else {"note": note}
         if standing(records):  # it was made for other supports
             calibration = with_changes(calibration, promise=None)
         config = with_changes(after.model.config, figures=measured, edits=edits, calibration=calibration)

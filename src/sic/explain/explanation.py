@@ -42,6 +42,10 @@ class SupportEvidence:
         """`|cos|^B`, the evidence as a share of the strength: 1 for an image that differs in strength alone."""
         return None if self.strength is None else self.evidence / max(self.strength, 1e-12)
 
+    def __repr__(self) -> str:
+        """One line: what it adds, and its name."""
+        return f"<{self.evidence:+.2f} {self.name}>"
+
 
 @dataclass
 class ClassExplanation:
@@ -55,6 +59,10 @@ class ClassExplanation:
     cases: list[SupportEvidence]
     alike: float | None = None
     """The lowest likeness between two of the cases; None with fewer than two, or if there is no likeness."""
+
+    def __repr__(self) -> str:
+        """One line: the class, its score and its cases."""
+        return f"<{self.name}: score {self.logit:.2f}, probability {self.probability:.2f}, cases {self.cases}>"
 
     @property
     def matches(self) -> Matches | None:
@@ -120,6 +128,8 @@ class Explanation:
     """Whether the promise of the model covers the answer (see `Model.promise`)."""
     exclusive: bool = False
     """Whether classes compete: probabilities are then a softmax of all scores and add up to 1."""
+    formula: str | None = None
+    """How probabilities follow from logits, if that was fitted on held-out images (see `sic.calibration`)."""
 
     @property
     def contrast(self) -> list[Difference]:

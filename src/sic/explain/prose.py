@@ -66,6 +66,9 @@ def read(explanation: Explanation) -> str:
             sentences += _class_sentences(explanation, explained)
         else:
             sentences += [*_other_method(explained, METHODS[explanation.method]), _where(explained.contributions.maps)]
+    if explanation.formula is not None:
+        formula = explanation.formula.replace("logit", "score")
+        sentences.append(f"A score becomes a probability by {formula}, which was fitted on held-out images.")
     sentences += _competition(explanation)
     sentences += _contrast_sentences(explanation)
     complete = METHODS[explanation.method].complete

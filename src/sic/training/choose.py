@@ -54,14 +54,14 @@ def _some(data: ImageData, number: int) -> Sequence[Sample]:
 
 def typical_size(data: ImageData, number: int = 64) -> int:
     """Median short side of some of the training images, from their headers."""
-    sides = []
+    sides, faults = [], []
     for sample in _some(data, number):
         try:
             sides.append(min(image_size(sample.path)))
-        except UnreadableImage:
-            continue  # the check of every file that follows says what is wrong with it
+        except UnreadableImage as error:  # the check of every file that follows says so of each
+            faults.append(f"{sample.id}: {error}")
     if not sides:
-        raise SicError(f"None of the images in {data.root} can be read.")
+        raise SicError(f"None of the images in {data.root} can be read ({faults[0]}).")
     return sorted(sides)[len(sides) // 2]
 
 

@@ -33,7 +33,7 @@ from sic.training.protopnet import ProtoPNetTraining
 from sic.training.sic import SICTraining
 from sic.training.start import origin, published_weights, start_from
 from sic.training.teacher import Teacher, load_teacher, seen_by
-from sic.training.trainer import optimise, quiet_lightning, validated
+from sic.training.trainer import bound_step, optimise, quiet_lightning, validated
 
 TRAININGS: dict[type[Classifier], type[Training]] = {
     SIC: SICTraining,
@@ -89,6 +89,8 @@ def fit(
             module.teacher = _teacher(Path(settings.teacher), images, reporter)
         if machines.first:
             _record(data, settings, images, folder, resume)
+        if settings.recipe != "frozen":
+            bound_step(module, images, machines, reporter)
         if isinstance(module, SICTraining) and settings.projection_first:
             fit_projection(module, images, settings, workers, reporter)
             config.temperature = module.classifier.temperature
@@ -155,6 +157,7 @@ def _train(
         reason = str(error).strip().split("\n")[0][:160]
         reporter.warn(f"The network cannot be compiled here ({reason}); training continues without compiling it.")
         module.compile_nothing()
+        bound_step(module, images, machines, reporter)
         optimise(module, images, folder, resume, workers, reporter, machines)
 
 

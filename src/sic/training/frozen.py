@@ -26,6 +26,7 @@ from sic.training.base import Candidates
 from sic.training.batches import Views, view_loader
 from sic.training.data import Images, TrainingData
 from sic.training.history import Reporter
+from sic.training.memory import check_features
 from sic.training.penalties import CHOSEN_FOR
 from sic.training.sic import Members, SICTraining
 from sic.training.start import taught_directions
@@ -172,6 +173,8 @@ def _embedded(
         if not features.isfinite().all():
             raise SicError("The network's features are not finite; its weights are damaged.")
         found.append((features.bfloat16() if encoder.local else features).cpu())
+        if len(found) == 1:
+            check_features(len(images), found[0][0].nbytes, reporter)
         reporter.advance("embedding images", sum(map(len, found)), len(images))
     return torch.cat(found)
 

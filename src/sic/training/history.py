@@ -101,13 +101,14 @@ class History(lightning.Callback):
 
 
 def slow_start(scores: Sequence[float], chance: float, epochs: int) -> str | None:
-    """A sentence if the validation scores of the first epochs are near chance; None if they are not.
+    """A sentence if the validation scores of the first epochs are near chance and more epochs come; else None.
 
     >>> slow_start([0.11, 0.17, 0.22], 1 / 6, 20)  # doctest: +ELLIPSIS
     'A slow start: 22% after 3 of 20 epochs, and chance is 17%. This is common ...'
     >>> slow_start([0.2, 0.3, 0.5], 1 / 6, 20)
+    >>> slow_start([0.11, 0.17, 0.22], 1 / 6, 3)
     """
-    if not near_chance(max(scores), chance):
+    if epochs <= len(scores) or not near_chance(max(scores), chance):
         return None
     return (
         f"A slow start: {max(scores):.0%} after {len(scores)} of {epochs} epochs, and chance is {chance:.0%}. This is "

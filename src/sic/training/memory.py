@@ -32,14 +32,26 @@ def bound_memory(module: Training, images: int, reporter: Reporter) -> None:
     part = max(FEWEST, int(room / each))
     backbone.part = part if part < images else None
     needed = fixed + each * min(part, images)
-    if free is not None and needed > free:
-        reporter.warn(
-            f"This fit needs about {needed / GB:.1f} GB of memory, and {free / GB:.1f} GB are free: the system may "
-            "kill it; use a smaller --size or --backbone, or close other programs."
-        )
-    elif backbone.part is not None:
+    if enough_memory(needed, free, "use a smaller --size or --backbone", reporter) and backbone.part is not None:
         number = math.ceil(images / part)
         reporter.say(f"To save memory, the {images} images of a step are embedded in {number} parts.")
+
+
+def check_features(images: int, each: int, reporter: Reporter) -> None:
+    """Warn where the features of all images, of `each` bytes, do not fit into memory."""
+    less = "use a smaller --size, fewer images, or --no-local-units"
+    enough_memory(PROCESSES + images * each, available(), less, reporter)
+
+
+def enough_memory(needed: float, free: float | None, less: str, reporter: Reporter) -> bool:
+    """Whether `free` bytes are enough; a warning says if they are not. `less`: how to need less."""
+    if free is None or needed <= free:
+        return True
+    reporter.warn(
+        f"This fit needs about {needed / GB:.1f} GB of memory, and {free / GB:.1f} GB are free: the system may kill "
+        f"it; {less}, or close other programs."
+    )
+    return False
 
 
 def parameter_bytes(module: nn.Module) -> int:

@@ -101,6 +101,13 @@ def run_trainer(trainer: Any, module: Any, *loaders: Any, start: Path | None = N
         raise
 
 
+def bound_step(module: Training, data: TrainingData, machines: Machines, reporter: Reporter) -> None:
+    """Let the steps of `optimise` take no more memory than there is; called before anything that takes long."""
+    if not torch.cuda.is_available() and not module.settings.compiled:
+        batches, _, _ = _loaded(module, data)
+        bound_memory(module, Share(0, machines.processes).of(batches.images).stop, reporter)
+
+
 def optimise(
     module: Training,
     data: TrainingData,
@@ -116,8 +123,6 @@ def optimise(
     batches, embedded, validation = _loaded(module, data)
     replayed = machines.processes == 1 and worth_replaying(batches.images, settings.size)
     module.classifier.backbone.graphs = replayed
-    if not torch.cuda.is_available() and not settings.compiled:
-        bound_memory(module, Share(0, machines.processes).of(batches.images).stop, reporter)
     module.embedding = view_loader(embedded, workers)
     checkpoints = checkpoint_folder(folder)
     start, epochs_done = starting_point(checkpoints, reporter) if resume else (None, 0)
