@@ -237,8 +237,8 @@ class Settings(Network):
     resize: int = field(metadata={})  # chosen with size and fit: the short side before the crop
     augmentation: Augmentation = setting("none, affine, photo or xray.")
     recipe: RecipeName = setting(
-        "scratch (no weights), paper (B-cos weights), bcosify (conventional weights), frozen (projection only) or "
-        "tuned (the projection first, then the whole network)."
+        "scratch (the whole network, with a guide), paper (B-cos weights), bcosify (conventional weights), frozen "
+        "(projection only) or tuned (the projection first, then the whole network)."
     )
     teacher: str | None = setting(
         "A trained model directory of the same classes to imitate, such as a black box: its answers beside the labels "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sic.predictions import Predictions
     from sic.run import Run
 
-ModelFolder = Annotated[Path, typer.Argument(help="A model directory.")]
+ModelFolder = Annotated[Path, typer.Argument(help="A model directory, photos, photos-small, or a file of sic distill.")]
 Labelled = Annotated[str | None, typer.Argument(help="Labelled images; default: the dataset of the model.")]
 Images = Annotated[list[Path], typer.Argument(help="Image files or folders.")]
 
