@@ -4,14 +4,17 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from sic.calibration import Calibration, Promise
 from sic.explain.picture import signed
+from sic.supports import support_names
 from tests.serve.conftest import SIZE, TERMS, Served, Uncased, listening
 
 pytestmark = pytest.mark.slow
@@ -212,6 +215,28 @@ def test_the_start_page_introduces_the_model(visit: Visit) -> None:
     page.locator("#examples-list button").first.click()
     page.wait_for_selector(".panel")
     assert page.locator("#truth").inner_text().startswith("Test image ")
+
+
+def test_without_held_out_images_cases_are_the_examples(browser: Any, served: Served) -> None:
+    alone = replace(served, tests=None)
+    with listening(alone.app()) as address:
+        visited = Visit(browser, alone, address)
+        page = visited.go("/")
+        page.wait_for_selector("#examples-list img")
+        buttons = page.locator("#examples-list button")
+        assert 3 <= buttons.count() <= 6 and "trained on these images" in page.locator("#examples-words").inner_text()
+        names, wanted = (
+            support_names(served.model.supports, served.model.classes),
+            buttons.first.get_attribute("aria-label"),
+        )
+        (case,) = (case for case, name in zip(served.model.supports, names, strict=True) if f" {name}," in wanted)
+        buttons.first.click()
+        page.wait_for_selector(".panel")
+        expected = served.model.explain(Image.fromarray(case.image)).classes[0].cases
+        found = visited.values(".cases [data-evidence]", "data-evidence")
+        assert found == pytest.approx([case.evidence for case in expected], rel=1e-4)
+        visited.context.close()
+    assert visited.problems == [] and visited.hosts == {urlsplit(address).netloc}
 
 
 def drawn(canvas: Any) -> "np.ndarray[Any, np.dtype[np.uint8]]":

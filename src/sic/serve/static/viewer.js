@@ -1,8 +1,8 @@
 // The page that shows one image, its answer and the reasons.
 
-import { explain, get, matches, model, share } from "/static/api.js";
-import { breakable, byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
-import { introduce } from "/static/introduction.js";
+import { explain, get, getBytes, matches, model, share } from "/static/api.js";
+import { breakable, byId, clearMessage, fail, make, percent, short, truthWords } from "/static/elements.js";
+import { introduce, offerCases, offerTests } from "/static/introduction.js";
 import { pixels, scaleEnd } from "/static/maps.js";
 import { decode, difference, panel } from "/static/panel.js";
 import { Region } from "/static/region.js";
@@ -261,9 +261,16 @@ async function open(place) {
   if (entry) await look({ test: entry.test, truth: entry.truth });
 }
 
+/** Look at the image of a case as if it had been chosen from a dialog. */
+async function openCase({ support, source }) {
+  await look({ file: new File([await getBytes(`/api/v1/supports/${support}/image`)], short(source)) });
+}
+
 try {
   described = await model();
-  introduce(described, narrow ? 3 : 6, open);
+  introduce(described);
+  if (described.tests) offerTests(described.tests, narrow ? 3 : 6, open);
+  else if (described.supports) offerCases((await get("/api/v1/supports")).supports, narrow ? 3 : 6, openCase);
   if (!described.supports) few = 5;
   const { classes } = described;
   byId("other").hidden = classes.length <= MANY;
