@@ -8,7 +8,7 @@ the methods that name it in their `options` or `fit_options`. Nothing here impor
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -61,6 +61,9 @@ class Recipe:
     competing: float = 0.0
     """With `projection_first`: weight of softmax cross-entropy beside the loss of the method, where that loss alone
     leaves most images without evidence."""
+    sharpened: bool = False
+    """Whether the penalty on misplaced evidence grows in proportion to the competition, where classes compete for units
+    that start as taught classes (results/taught.json)."""
 
 
 def _from_projection(lr: float, batch_size: int, clip: float | None, augmentation: Augmentation) -> Recipe:
@@ -94,7 +97,7 @@ RECIPES: dict[RecipeName, Recipe] = {
     # For a conventional network that becomes a B-cos network during training; see results/bcosified.
     "bcosify": Recipe(3e-4, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4),
     # For pretrained B-cos networks that stay as they are: only the projection is trained, in seconds.
-    "frozen": _from_projection(3e-3, 64, clip=None, augmentation="none"),
+    "frozen": replace(_from_projection(3e-3, 64, clip=None, augmentation="none"), sharpened=True),
     # The projection first, then the whole network; the better of the two models is kept. See results/pets.json.
     # With crops of 8 to 100 % of the picture, 12 epochs gained nothing (results/many_classes.json).
     "tuned": _from_projection(1e-4, 32, clip=1.0, augmentation="affine"),

@@ -14,15 +14,16 @@ from PIL import Image
 import sic
 from sic.backbones import create
 from sic.backbones.distilled import Distilled, read_distilled
+from sic.bcos import BcosLinear
 from sic.data import open as open_data
 from sic.errors import SicError
 from sic.methods import SIC
 from sic.model import Model
-from sic.settings import RECIPES
+from sic.settings import RECIPES, RecipeName
 from sic.training.base import Validity
 from sic.training.batches import Batch
 from sic.training.choose import choose
-from sic.training.frozen import fit_features, separation
+from sic.training.frozen import STEPS, TAUGHT_RATE, fit_features, separation
 from sic.training.history import Silent
 from sic.training.memory import GB
 from sic.training.penalties import misplaced_evidence, random_grids
@@ -332,22 +333,38 @@ def test_separation_against_a_loop() -> None:
 
 
 @pytest.mark.parametrize("helpful", [True, False])
-def test_units_start_as_classes_that_tell_the_images_apart(helpful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sic.training.frozen._optimise", lambda *_: None)
+@pytest.mark.parametrize(("classes", "recipe"), [(4, "frozen"), (40, "frozen"), (40, "tuned")])
+def test_units_start_as_classes_that_tell_the_images_apart(
+    helpful: bool, classes: int, recipe: RecipeName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They learn at a tenth of the rate. Where classes compete for them, a frozen fit takes the fewest steps and
+    sharpens evidence; other fits of as many images take more steps."""
+    how: list[tuple[bool, int, float]] = []
+    monkeypatch.setattr(
+        "sic.training.frozen._optimise",
+        lambda module, *others: how.append((module.sharpened and module.competing > 0, *others[-3:-1])),
+    )
     torch.manual_seed(0)
     backbone = create("resnet_tiny", "bcosified")
-    labels = torch.arange(80) // 20
-    own = torch.zeros(4, backbone.features).scatter_(1, torch.arange(4)[:, None], 1.0)
-    features = own[labels] + 0.1 * torch.rand(80, backbone.features) if helpful else torch.rand(80, backbone.features)
-    candidates = {label: (labels == label).nonzero()[:, 0].tolist() for label in range(4)}
-    other = torch.eye(backbone.features)[4:8]
-    chosen = small_settings(form="bcosified", recipe="frozen", batch_size=64)
-    classifier = SIC(backbone, 4, 12, latent=4)
+    labels = torch.arange(20 * classes) // 20
+    own = torch.zeros(classes, 96).scatter_(1, torch.arange(classes)[:, None], 1.0)
+    noise = torch.rand(20 * classes, 96)
+    features = own[labels] + 0.1 * noise if helpful else noise
+    candidates = {label: (labels == label).nonzero()[:, 0].tolist() for label in range(classes)}
+    other = torch.eye(96)[classes : 2 * classes]
+    chosen = small_settings(form="bcosified", recipe=recipe, batch_size=16)
+    classifier = SIC(backbone, classes, 3 * classes, latent=classes)
+    classifier.encoder.projection = BcosLinear(96, classes, 2)
     module = SICTraining(classifier, chosen, candidates, False)
-    fit_features(module, features, torch.eye(4)[labels], candidates, chosen, Silent(), torch.cat([3 * own, other]))
+    known = torch.cat([3 * own, other])
+    fit_features(module, features, torch.eye(classes)[labels], candidates, chosen, Silent(), known)
     units = torch.nn.functional.normalize(classifier.encoder.projection.weight.detach(), dim=1)
     are_classes = torch.equal(units.sort(dim=0).values, own.sort(dim=0).values)
     assert are_classes == helpful
+    sharpened, steps, rate = how[0]
+    assert rate == (TAUGHT_RATE if helpful else 1)
+    assert sharpened == (helpful and classes == 40 and recipe == "frozen")
+    assert steps == (STEPS if sharpened or classes == 4 else 2000)
 
 
 def test_weights_know_what_they_were_taught(weights: Path, tmp_path: Path) -> None:

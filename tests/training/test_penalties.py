@@ -17,6 +17,7 @@ from sic.training.penalties import (
     CHOSEN_FOR,
     IN_A_GRID,
     base_rate_loss,
+    competition_scale,
     misplaced_evidence,
     misplaced_share,
     penalty_scale,
@@ -85,6 +86,31 @@ def test_evidence_counts_for_the_class_of_its_support() -> None:
     order = torch.tensor([3, 0, 4, 2, 1])
     again = misplaced_evidence(classifier, features, targets, vectors[order], classes[order])
     assert float(again.detach()) == pytest.approx(float(found.detach()), rel=1e-5)
+
+
+@pytest.mark.parametrize(("competing", "sharpened"), [(0.0, True), (2.0, False), (2.0, True)])
+def test_the_penalty_grows_in_proportion_to_the_competition(competing: float, sharpened: bool) -> None:
+    """From step to step, up to the softmax cross-entropy of an answer that knows nothing."""
+    torch.manual_seed(0)
+    classes, recipe = 5, RECIPES["frozen"]
+    classifier = SIC(create("resnet_tiny", "bcosified"), classes, 2 * classes, latent=16)
+    owners = torch.arange(classes).repeat_interleave(2)
+    module = SICTraining(
+        classifier, small_settings(recipe="frozen"), {label: [label] for label in range(classes)}, False
+    )
+    module.competing, module.sharpened = competing, sharpened
+    parts, targets = torch.rand(20, classifier.backbone.features), torch.eye(classes)[torch.arange(20) % classes]
+    vectors = torch.rand(2 * classes, 16)
+    members = [np.flatnonzero(np.arange(20) % classes == label) for label in range(classes)]
+    rows = random_grids(members, np.random.default_rng(0))
+    elsewhere = float(misplaced_evidence(classifier, parts[rows], targets[rows], vectors, owners).detach())
+    alike = recipe.apart * float(sameness(vectors, owners, classifier.b))
+    nothing_known = float(torch.nn.functional.cross_entropy(torch.zeros(1, classes), torch.tensor([0])))
+    assert competition_scale(classes) * base_rate_loss(CHOSEN_FOR) == pytest.approx(nothing_known)
+    for done, share in ((0.0, 0.0), (0.25, 0.25), (1.0, 1.0)):
+        found = float(module.penalty(parts, targets, np.random.default_rng(0), vectors, owners, done).detach())
+        extra = competing * share * nothing_known / base_rate_loss(CHOSEN_FOR) if sharpened else 0.0
+        assert found == pytest.approx(alike + recipe.misplaced * (1 + extra) * elsewhere, rel=1e-4)
 
 
 @pytest.mark.parametrize("source", ["exact", "bank"])

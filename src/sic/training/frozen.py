@@ -90,9 +90,11 @@ def fit_features(
         competing = 0.0
     for weight in (competing,) if classifier.classes > CHOSEN_FOR else (0.0, competing):
         module.competing = weight
-        lr = _begin(module, features, targets, candidates, settings, known, reporter)
+        taught = _begin(module, features, targets, candidates, settings, known, reporter)
+        module.sharpened = taught and RECIPES[settings.recipe].sharpened
+        steps = STEPS if module.sharpened and weight else _steps(len(features), settings.batch_size)
         with fast_products():
-            _optimise(module, features, targets, candidates, settings, lr, reporter)
+            _optimise(module, features, targets, candidates, settings, steps, TAUGHT_RATE if taught else 1.0, reporter)
         latents = projected(classifier, features)
         _choose_supports(module, latents, candidates, settings)
         if weight == competing or _with_evidence(classifier, latents, targets) >= ENOUGH:
@@ -108,8 +110,8 @@ def _begin(
     settings: Settings,
     known: Tensor | None,
     reporter: Reporter,
-) -> float:
-    """Give the units their first directions, and the classifier T; returns the learning rate for them."""
+) -> bool:
+    """Give the units their first directions, and the classifier T; returns whether units start as taught classes."""
     classifier = module.classifier
 
     def start_as(directions: Tensor | None) -> None:
@@ -126,9 +128,9 @@ def _begin(
                 f"Latent units start as classes that the network already knows: they classify {right:.0%} of the "
                 "training images correctly before any training."
             )
-            return TAUGHT_RATE * settings.lr
+            return True
     start_as(None)
-    return settings.lr
+    return False
 
 
 def _choose_supports(module: SICTraining, latents: Tensor, candidates: Candidates, settings: Settings) -> None:
@@ -265,15 +267,16 @@ def _optimise(
     targets: Tensor,
     candidates: Candidates,
     settings: Settings,
-    lr: float,
+    steps: int,
+    rate: float,
     reporter: Reporter,
 ) -> None:
-    """The training step of SIC (queries, random supports of every class) on features in memory."""
+    """The training step of SIC (queries, random supports of every class) on features in memory, `steps` times; `rate`:
+    share of the learning rate."""
     features, targets = features.to(module.device), targets.to(module.device)
     classifier, rng = module.classifier, np.random.default_rng(settings.seed)
-    steps = _steps(len(features), settings.batch_size)
     projection = classifier.encoder.projection
-    optimiser = torch.optim.AdamW(projection.parameters(), lr=lr, weight_decay=settings.weight_decay)
+    optimiser = torch.optim.AdamW(projection.parameters(), lr=rate * settings.lr, weight_decay=settings.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     members, number = Members(candidates), settings.supports_per_class
     classes = torch.from_numpy(np.repeat(sorted(candidates), number)).to(module.device)
@@ -287,7 +290,7 @@ def _optimise(
         logits = classifier.logits(evidence, classes)
         loss = module.loss(logits, targets[queries]) + module.competition(logits, targets[queries], step / steps)
         parts = classifier.encoder.additive(drawn, latents)[: len(queries)]
-        loss = loss + module.penalty(parts, targets[queries], rng, vectors, classes)
+        loss = loss + module.penalty(parts, targets[queries], rng, vectors, classes, step / steps)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

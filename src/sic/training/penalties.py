@@ -39,6 +39,16 @@ def penalty_scale(classes: int) -> float:
     return min(1.0, base_rate_loss(classes) / base_rate_loss(CHOSEN_FOR))
 
 
+def competition_scale(classes: int) -> float:
+    """Softmax cross-entropy of an answer that knows nothing, in the unit of `penalty_scale`: penalties with this factor
+    are in proportion to that loss.
+
+    >>> round(competition_scale(120))
+    39
+    """
+    return math.log(classes) / base_rate_loss(CHOSEN_FOR)
+
+
 def sameness(latents: Tensor, classes: Tensor, b: float) -> Tensor:
     """How much more alike than `ALIKE` two images of a class are, on average.
 

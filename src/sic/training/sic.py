@@ -13,7 +13,7 @@ from sic.settings import RECIPES
 from sic.training.base import Candidates, near_chance, softmax_loss
 from sic.training.batches import Batch
 from sic.training.comparing import ComparingTraining
-from sic.training.penalties import misplaced_evidence, penalty_scale, random_grids, sameness
+from sic.training.penalties import competition_scale, misplaced_evidence, penalty_scale, random_grids, sameness
 
 
 @dataclass
@@ -186,6 +186,8 @@ class SICTraining(ComparingTraining):
         self.health = LatentHealth(0.0, 0.0)
         self.competing = 0.0
         """Weight of softmax cross-entropy; see `sic.training.frozen.fit_features`."""
+        self.sharpened = False
+        """Whether the penalty on misplaced evidence grows until it is in proportion to the competition."""
 
     def on_train_start(self) -> None:
         settings = self.settings
@@ -212,7 +214,7 @@ class SICTraining(ComparingTraining):
                 loss = loss + fading(done) * self.guide(pooled, logits, batch.targets, batch.support_targets)
             rng = np.random.default_rng((self.settings.seed, self.global_step))
             parts = classifier.encoder.additive(features, latents)[: len(batch.targets)]
-            loss = loss + self.penalty(parts, batch.targets, rng, *supports)
+            loss = loss + self.penalty(parts, batch.targets, rng, *supports, done)
         return self.noted(loss, index)
 
     def compared(self, latents: Tensor, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -235,7 +237,7 @@ class SICTraining(ComparingTraining):
         return self.competing * fading(done) * softmax_loss(logits, targets) if self.competing else logits.new_zeros(())
 
     def penalty(
-        self, parts: Tensor, targets: Tensor, rng: np.random.Generator, vectors: Tensor, classes: Tensor
+        self, parts: Tensor, targets: Tensor, rng: np.random.Generator, vectors: Tensor, classes: Tensor, done: float
     ) -> Tensor:
         """The recipe's penalties: on images of a class that are alike, and on evidence on images of other classes.
 
@@ -246,6 +248,7 @@ class SICTraining(ComparingTraining):
             rng: Draws the grids.
             vectors: Latents of the supports, S×d.
             classes: The classes of the supports, S.
+            done: The share of the steps that are done.
         """
         recipe, total = RECIPES[self.settings.recipe], parts.new_zeros(())
         scale = penalty_scale(self.classifier.classes)
@@ -257,6 +260,8 @@ class SICTraining(ComparingTraining):
             members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
             rows = random_grids(members, rng).to(parts.device)
             elsewhere = misplaced_evidence(self.classifier, parts[rows], targets[rows], vectors, classes)
+            if self.sharpened:
+                scale += self.competing * done * competition_scale(self.classifier.classes)
             total = total + scale * recipe.misplaced * elsewhere
         return total
 
