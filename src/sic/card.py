@@ -102,8 +102,8 @@ def validation_note(training: Mapping[str, Any], calibrated: int, edited: bool =
         decided.append("the probabilities were fitted")
     if edited:
         decided.append("the supports were edited")
-    *others, last = decided or [""]
-    return f"{', '.join(others)} and {last}".removeprefix(" and ") + " on these images" if last else None
+    before = ", ".join(decided[:-1])
+    return f"{before and before + ' and '}{decided[-1]} on these images" if decided else None
 
 
 def images_of(split: str) -> str:
