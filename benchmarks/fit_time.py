@@ -27,7 +27,7 @@ from command import as_typed
 
 import sic
 from sic.cli.console import Talker
-from sic.cli.entries import read_value
+from sic.cli.entries import read_setting
 from sic.training import trainer
 
 PARTS = {
@@ -93,7 +93,7 @@ def main() -> None:
         place = import_module(module)
         setattr(place, name, timed(parts, part, getattr(place, name)))
     pairs = (each.partition("=") for each in options.settings)
-    said = {name: read_value(value) for name, _, value in pairs}
+    said = {name: read_setting(name, value) for name, _, value in pairs}
     began = time.perf_counter()
     with Talker() as talker:
         model = sic.fit(

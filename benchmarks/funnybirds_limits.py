@@ -1,12 +1,12 @@
 """What keeps a model below the paper's figures on FunnyBirds: what test images do not show, and what maps mark in vain.
 
-    python benchmarks/funnybirds_limits.py DATA MODEL…
+    python benchmarks/funnybirds_limits.py DATA MODEL… [--table results/funnybirds.json]
 
 Of the test images: in how many the parts that can be seen fit several species, whether anything changes in these
 pictures when the hidden parts are taken away, and what accuracy is then to be expected of those who know all species
 and guess where they must. Of each model: its errors in these and in the other images, by the parts that tell the own
-species from the answer; and what explanations mark at the threshold of results/funnybirds.json although the score does
-not need it, by kind of thing. Writes results/funnybirds_limits.json.
+species from the answer; and what explanations mark at the threshold of their method in the table although the score
+does not need it, by kind of thing. Writes results/funnybirds_limits.json.
 """
 
 import argparse
@@ -93,6 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("models", type=Path, nargs="*")
+    parser.add_argument("--table", type=Path, default=RESULTS / "funnybirds.json")
     arguments = parser.parse_args()
     root, species = arguments.data, np.array(class_parts(arguments.data))
     samples = open_funnybirds(root).splits["test"]
@@ -111,7 +112,7 @@ def main() -> None:
         "hidden": dict(zip(PARTS, (seen == 0).sum(0).tolist(), strict=True)),
         "models": {},
     }
-    measured = json.loads((RESULTS / "funnybirds.json").read_text())["methods"]
+    measured = json.loads(arguments.table.read_text())["methods"]
     with Talker() as talker:
         for folder in arguments.models:
             model = load(folder)

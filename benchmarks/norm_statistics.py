@@ -18,7 +18,7 @@ import torch
 from command import as_typed, ours_and_passed_on
 
 import sic
-from sic.cli.entries import read_value
+from sic.cli.entries import read_setting
 from sic.training.base import Training
 from sic.training.history import HISTORY
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/norms.json"))
     ours, passed_on = ours_and_passed_on()
     options = parser.parse_args(ours)
-    settings = {name: read_value(text) for name, _, text in (each.partition("=") for each in passed_on)}
+    settings = {name: read_setting(name, text) for name, _, text in (each.partition("=") for each in passed_on)}
     found: dict[str, Any] = {"command": as_typed(), "torch": torch.__version__, "running": [], "renewed": []}
     renew = Training.renew_statistics
     for seed in map(int, options.seeds.split(",")):

@@ -54,6 +54,7 @@ def test_a_pillow_image_is_read_like_its_file(model: sic.Model, tmp_path: Path, 
     with Image.open(file) as opened:
         found = model.tensor(opened)
         assert torch.equal(found, model.tensor(file))
+        assert torch.equal(found, model.tensor(sic.data.read_image(file)))  # nothing is done twice
         assert not torch.equal(found, to_tensor(model.config.preprocessing(opened.convert("RGB"))))
 
 

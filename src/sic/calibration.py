@@ -102,8 +102,12 @@ class Calibration:
 
 def calibration_from_json(content: Mapping[str, Any]) -> Calibration:
     """As `config.json` has it; the default where a model from before has none."""
-    promise = content.get("promise")
-    return Calibration(**{**content, "promise": None if promise is None else Promise(**promise)})
+    return Calibration(**{**content, "promise": promise_from_json(content.get("promise"))})
+
+
+def promise_from_json(content: Mapping[str, Any] | None) -> Promise | None:
+    """As JSON has it; None for none."""
+    return None if content is None else Promise(**content)
 
 
 def calibrated(

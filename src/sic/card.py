@@ -71,15 +71,20 @@ def terms_of(training: Mapping[str, Any]) -> str | None:
 def models_compared(training: Mapping[str, Any]) -> int:
     """How many models were compared on the validation images: epochs, the frozen one of a tuned one, a rival.
 
-    >>> models_compared({"recipe": "frozen"})
-    1
-    >>> models_compared({"recipe": "tuned", "best_epoch": 8, "epochs": 12, "check_every": 4, "compared": True})
-    5
+    >>> models_compared({"recipe": "frozen", "compared": 50})
+    51
     """
-    rivals = int(training.get("compared", False))
-    if "best_epoch" not in training:
-        return 1 + rivals
-    return int(training["epochs"] // training["check_every"]) + (training["recipe"] == "tuned") + rivals
+    return candidates(training) + int(training.get("compared", 0))
+
+
+def candidates(training: Mapping[str, Any]) -> int:
+    """How many models a fit itself chooses among: one of each validation, and the frozen one of a tuned one.
+
+    >>> candidates({"recipe": "tuned", "epochs": 12, "check_every": 4}), candidates({"recipe": "frozen"})
+    (4, 1)
+    """
+    recipe = training.get("recipe", "frozen")
+    return 1 if recipe == "frozen" else int(training["epochs"] // training.get("check_every", 1)) + (recipe == "tuned")
 
 
 def validation_note(training: Mapping[str, Any], calibrated: int, edited: bool = False) -> str | None:

@@ -2,13 +2,14 @@
 
 import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sic import directory, training
-from sic.calibration import needed_images
-from sic.card import models_compared, validation_note
+from sic.calibration import needed_images, one_of_each
+from sic.card import candidates, models_compared, validation_note
 from sic.data import open as open_data
 from sic.data.dataset import ImageData, Sample, require_outside
 from sic.data.images import UnreadableImage
@@ -18,6 +19,7 @@ from sic.errors import SicError
 from sic.machines import Machines, best_device
 from sic.model import Model, load
 from sic.predictions import Predictions
+from sic.settings import to_json
 from sic.supports import resembling_others, support_names
 from sic.training import Fitted, Reporter, Settings, Silent, choose, recorded_settings, rival
 from sic.training.history import CHECKPOINTS, HISTORY
@@ -70,28 +72,26 @@ def fit(
     opened = _opened(data, folder, layout, group, roi, resume, reporter)
     beside = folder.with_name(folder.name + RIVAL)
     alternative = None if resume or machines.processes > 1 else rival(opened, overrides)
-    compared = alternative is not None or (resume and (beside / directory.CONFIG).is_file())
+    settings, notes = (recorded_settings(folder, overrides), []) if resume else choose(opened, overrides)
+    rivals = 0
+    if resume and (beside / directory.CONFIG).is_file():
+        rivals = candidates(directory.read_config(beside)[0].training)
     unreadable: list[UnreadableImage] = []
 
-    def measure(fitted: Fitted) -> dict[str, Any]:
-        fitted.config.training["compared"] = compared
-        model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(best_device())
-        try:
-            return _figures(model, {"validation": fitted.validation, "test": fitted.test}, fitted.tainted, reporter)
-        except UnreadableImage as error:
-            unreadable.append(error)
-            return {}
-        finally:
-            model.to("cpu")
+    def trained(settings: Settings, where: Path, rivals: int) -> Fitted:
+        def measure(fitted: Fitted) -> dict[str, Any]:
+            fitted.config.training["compared"] = rivals
+            model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(best_device())
+            try:
+                return _figures(model, {"validation": fitted.validation, "test": fitted.test}, fitted.tainted, reporter)
+            except UnreadableImage as error:
+                unreadable.append(error)
+                return {}
+            finally:
+                model.to("cpu")
 
-    def trained(settings: Settings, where: Path) -> Fitted:
         how: dict[str, Any] = {"resume": resume, "workers": workers, "reporter": reporter, "machines": machines}
         return training.fit(opened, settings, where, measure=measure, **how)
-
-    def chosen(said: dict[str, Any]) -> Settings:
-        settings, notes = choose(opened, said)
-        reporter.say("Chosen: " + "; ".join(notes) + ".")
-        return settings
 
     if alternative is not None:
         reporter.say(
@@ -100,24 +100,29 @@ def fit(
         )
         training.require_new(folder)
         _make_room(beside)
-        trained(chosen(alternative), beside)
-    if resume:
-        settings = recorded_settings(folder, overrides)
-        reporter.say(f"Resuming {folder} with its own settings.")
-    else:
-        settings = chosen(overrides)
-    fitted = trained(settings, folder)
+        photographs, reasons = choose(opened, alternative)
+        reporter.say(_chosen(reasons))
+        trained(photographs, beside, candidates(to_json(settings)))
+        rivals = candidates(to_json(photographs))
+    reporter.say(f"Resuming {folder} with its own settings." if resume else _chosen(notes))
+    fitted = trained(settings, folder, rivals)
     if unreadable:
         raise SicError(
             f"A held-out image in {opened.root} can no longer be read: the model in {folder} is complete, "
             "but how good it is was not measured."
         )
     model = Model(fitted.classifier, fitted.config, fitted.supports, folder)
-    if compared and _rival_wins(folder, beside, reporter):
+    if rivals and _rival_wins(folder, beside, reporter):
         model = load(folder)
     if model.config.task == "single":
-        reporter.say(_promise(model.config))
+        copies = fitted.tainted.get("validation", set())
+        held_out = [sample for sample in fitted.validation if sample.id not in copies] or fitted.validation
+        reporter.say(_promise(model.config, len(one_of_each([sample.group for sample in held_out]))))
     return model
+
+
+def _chosen(notes: Sequence[str]) -> str:
+    return "Chosen: " + "; ".join(notes) + "."
 
 
 def _opened(
@@ -178,16 +183,19 @@ def _rival_wins(folder: Path, beside: Path, reporter: Reporter) -> bool:
     return wins
 
 
-def _promise(config: Config) -> str:
-    """What the model promises about its answers, or why it cannot promise anything."""
-    promise, images = config.calibration.promise, config.figures["validation"]["images"]
+def _promise(config: Config, images: int) -> str:
+    """What the model promises about its answers, or why it cannot promise anything with so many held-out images,
+    without copies and with one image of each group."""
+    promise = config.calibration.promise
     if promise is not None:
         return f"{promise} `sic predict --promise` gives only these answers."
     needed = needed_images(models_compared(config.training))
     reason = (
         f"are too few (at least {needed} are needed)" if images < needed else "show too many mistakes for their number"
     )
-    return f"The model promises nothing about new images: {images} held-out images {reason}."
+    everyone = images == config.figures["validation"]["images"]
+    kind = "" if everyone else " (without copies, one of each group)"
+    return f"The model promises nothing about new images: {images} held-out images{kind} {reason}."
 
 
 def _figures(
@@ -210,12 +218,7 @@ def _figures(
             model.calibrate(predictions.without_copies or predictions, models_compared(model.config.training))
             for sentence in doubtful_supports(model, predictions):
                 reporter.warn(sentence)
-        predictions = replace(predictions, calibration=model.config.calibration)
-        figures[split] = predictions.quality
-        clean = predictions.without_copies
-        if clean is not None:
-            note = f"images that are in training, too, are left out: {len(samples) - len(clean)}"
-            figures[f"{split}_without_copies"] = clean.quality | {"note": note}
+        figures |= replace(predictions, calibration=model.config.calibration).measured(split)
     if decided := validation_note(model.config.training, model.config.calibration.images):
         figures["validation"]["note"] = decided
     return figures

@@ -119,7 +119,10 @@ class Model(Predictor):
             maps *= 1 + len(self.supports) // len(self.classes)
         for batch in in_chunks(self.classifier, views(), maps):
             answered = self.classifier.answered(batch)
-            targets = self._targets(answered, list(islice(rows, len(batch))), other)
+            wanted = list(islice(rows, len(batch)))
+            if len(wanted) < len(batch):
+                raise SicError(f"There are more images than the {len(lists)} lists of classes.")
+            targets = self._targets(answered, wanted, other)
             for each in self._explanations(answered, targets, matches=matches, versus=other is not None):
                 yield replace(each, title=titles.popleft())
 

@@ -230,6 +230,14 @@ class Predictions(Answers):
         """The `figures` of these images."""
         return self.figures(self.targets, self.classes)
 
+    def measured(self, split: str) -> dict[str, dict[str, Any]]:
+        """`quality` as the model's configuration has it: of a split, and of its images that are no copies."""
+        found, clean = {split: self.quality}, self.without_copies
+        if clean is not None:
+            note = f"images that are in training, too, are left out: {len(self) - len(clean)}"
+            found[f"{split}_without_copies"] = clean.quality | {"note": note}
+        return found
+
     def answer(self, row: int) -> list[str]:
         """The names of the classes of an answer."""
         return [self.classes[label] for label in self.labels[row]]

@@ -147,6 +147,8 @@ class Predictor:
         Returns:
             One prediction per image, in the same order.
         """
+        if not images:
+            return []
         logits, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
         answers, names = self.answers(logits), support_names(self.supports, self.classes)
         found = [self._prediction(answers, row, values, names) for row, values in enumerate(evidence)]

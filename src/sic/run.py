@@ -49,6 +49,8 @@ class RunImages:
     """Files that training could not use, with the reason."""
     problems: list[str] = field(default_factory=list)
     """Sentences about images that are missing."""
+    copies: frozenset[str] = frozenset()
+    """As `Run.copies`."""
 
 
 class Run:
@@ -67,6 +69,11 @@ class Run:
         if not recorded and self.card.get("name") == BUILT_IN:
             return {"where": BUILT_IN}
         return recorded
+
+    @property
+    def copies(self) -> frozenset[str]:
+        """Ids of the held-out images that are in training, too, as training found them."""
+        return frozenset(id for ids in self.record.get("copies", {}).values() for id in ids)
 
     def _refuse(self, sentence: str) -> ImagesNotFound:
         return ImagesNotFound(f"{sentence}; say where they are: {self.hint}.")
@@ -106,7 +113,7 @@ class Run:
         chosen_on = self.record.get("validation", []) if self.is_own(data) else []
         images = held_out(data, self.classes, chosen_on)
         samples = [images.samples[row] for row in spread(len(images.samples), limit)]
-        known = {id for ids in self.record.get("copies", {}).values() for id in ids} if self.is_own(data) else set()
+        known = self.copies if self.is_own(data) else ()
         return _with_copies(replace(images, samples=samples), dict.fromkeys(known))
 
     def compare(self, images: HeldOut, progress: Progress | None = None) -> HeldOut:
@@ -158,7 +165,7 @@ class Run:
                 problems.append(f"{gone} of the {len(ids[split])} {split} images are no longer in {opened.root}.")
         splits["test"] = opened.splits.get("test", [])
         skipped = {entry["file"]: entry["reason"] for entry in self.record.get("skipped", [])}
-        return RunImages(opened.root, where, splits, skipped, problems)
+        return RunImages(opened.root, where, splits, skipped, problems, self.copies)
 
     def cut(self, files: Sequence[Path]) -> list[Path | None]:
         """The same files as training saw them: for a run on images cropped to their boxes the crops, None where a file

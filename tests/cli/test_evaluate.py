@@ -92,6 +92,14 @@ def test_evaluate_for_people(model: Path, birds: Path, tmp_path: Path) -> None:
     assert "FunnyBirds (" not in text and "Faithfulness" not in text
 
 
+def test_strangers_in_a_folder_with_a_name_of_ours(model: Path, birds: Path, tmp_path: Path) -> None:
+    (tmp_path / "noise").mkdir()
+    Image.fromarray(np.zeros((30, 30, 3), np.uint8)).save(tmp_path / "noise" / "black.png")
+    found = run_json("evaluate", model, birds, "--only", "unfamiliar", "--strangers", tmp_path / "noise")
+    kinds = found["unfamiliar"]
+    assert kinds["folder noise"]["images"] == 1 < kinds["noise"]["images"]
+
+
 def test_folders_have_no_interventions(model: Path, birds: Path) -> None:
     found = run_json("evaluate", model, _as_folders(birds), "--only", "accuracy,funnybirds")
     assert found["images"] == 8 and "funnybirds" in found["left_out"] and found["caution"]
@@ -124,6 +132,7 @@ def test_images_that_training_held_out(model: Path, birds: Path, tmp_path: Path)
         (["--only", "speed"], "is not a protocol"),
         (["--device", "nowhere"], "--device nowhere"),
         (["--attribution", "tea-leaves"], "--attribution tea-leaves"),
+        (["--only", "accuracy", "--strangers", "there"], "--strangers is for the protocol unfamiliar"),
     ],
 )
 def test_evaluate_refuses(model: Path, birds: Path, flags: list[str], sentence: str) -> None:
@@ -146,6 +155,21 @@ def test_compare_finished_runs(model: Path, birds: Path, tmp_path: Path) -> None
         path.name for path in out.iterdir()
     }
     assert json.loads((out / "comparison.json").read_text()) == found
+
+
+def test_runs_that_are_no_seeds_of_one_method(model: Path, birds: Path, tmp_path: Path) -> None:
+    """They have a column each."""
+    other, slower = (make_model(tmp_path / name, birds, seed=seed) for name, seed in (("again", 0), ("slower", 3)))
+    settings = ("--data", birds, "--only", "accuracy", "--limit", 4, "--out", tmp_path / "out")
+    found = run_json("compare", model, other, *settings)
+    assert found["seeds"] == {f"sic {model}": [0], f"sic {other}": [0]}
+    content = json.loads((slower / "config.json").read_text())
+    content["training"]["lr"] = 7e-3
+    (slower / "config.json").write_text(json.dumps(content))
+    found = run_json("compare", model, slower, *settings)
+    assert found["seeds"] == {f"sic {model}": [0], f"sic {slower}": [3]}
+    with pytest.raises(SicError, match="named twice"):
+        run("compare", model, model, *settings)
 
 
 def test_what_was_measured_is_not_measured_again(

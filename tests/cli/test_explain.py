@@ -49,7 +49,8 @@ def test_a_folder_with_a_file_that_is_no_image(
     alone = sic.json("explain", saved, folder / "2" / "same name.png", "--out", tmp_path / "one.png")["images"][0]
     together = found[str(folder / "2" / "same name.png")]
     assert alone["classes"][0]["logit"] == pytest.approx(together["classes"][0]["logit"], rel=1e-5)
-    assert sic("explain", saved, folder, "--out", tmp_path / "why", code=1).stdout.count("Figure: ") == 3
+    (tmp_path / "why.2").mkdir()
+    assert sic("explain", saved, folder, "--out", tmp_path / "why.2", code=1).stdout.count("Figure: ") == 3
 
 
 def test_one_file_that_is_no_image(sic: Sic, saved: Path, folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import sic
+from sic.calibration import Calibration, Promise
 from sic.clinic import Clinic, Edit, Outcome
 from sic.data import open as open_data
 from sic.data.dataset import Sample
@@ -85,6 +86,22 @@ def test_what_is_said_is_what_the_plain_model_does_then(model: Path, edit: Edit)
     paths = {sample.id: sample.path for sample in opened.splits["train"]}
     for support in loaded.supports:
         np.testing.assert_array_equal(support.image, np.asarray(Image.open(paths[support.source])))
+
+
+def test_an_edit_ends_the_promise_until_it_is_undone(model: Path) -> None:
+    """Pins change no answer. Figures without copies of training images stay beside the others."""
+    record = json.loads((model / RUN).read_text())
+    (model / RUN).write_text(json.dumps({**record, "copies": {"validation": record["validation"][:2]}}))
+    loaded, promise = sic.load(model), Promise(1.5, 0.05, 0.95, 80, 70, 1)
+    loaded.config.calibration = Calibration(2.0, -0.5, 80, promise)
+    loaded.save(model)
+    for edit, expected in ((Edit.pin(2), promise), (Edit.drop(4), None)):
+        Clinic(model).apply(edit)
+        assert sic.load(model).config.calibration == Calibration(2.0, -0.5, 80, expected)
+        figures = sic.load(model).config.figures
+        assert figures["validation_without_copies"]["images"] == figures["validation"]["images"] - 2
+    Clinic(model).undo()
+    assert sic.load(model).promise == promise
 
 
 def test_the_edits_of_the_test_above_change_answers(model: Path) -> None:

@@ -167,6 +167,15 @@ def test_the_protocol_on_drawn_birds(drawn: ImageData) -> None:
     }
 
 
+def test_other_images_with_the_ids_of_the_cases(drawn: ImageData, tmp_path: Path) -> None:
+    """Where the parts of the cases are is not known then."""
+    write_funnybirds(tmp_path / "others", classes=3, train=3, test=2, size=48, interventions=False, seed=1)
+    others = open_funnybirds(tmp_path / "others")
+    assert {sample.id for sample in others.splits["train"]} == {sample.id for sample in drawn.splits["train"]}
+    found = matches(model_of(drawn, build()), others, others.splits["test"])
+    assert "causality" in found and "part_agreement" not in found
+
+
 def test_the_protocol_compares_the_patches_of_protopnet(drawn: ImageData) -> None:
     torch.manual_seed(0)
     network = ProtoPNet(backbones.create("resnet_tiny", "conventional"), 3, 6, latent=8).eval()

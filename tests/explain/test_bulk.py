@@ -209,6 +209,9 @@ def test_every_image_may_have_its_own_classes(monkeypatch: pytest.MonkeyPatch) -
             close(part.contributions, other.contributions)
     with pytest.raises(SicError, match="no class 'eagle'"):
         next(model.explain_many(images, [["kite"], ["eagle"], ["kite"]]))
+    with pytest.raises(SicError, match="more images than the 1 lists"):
+        list(model.explain_many(images, [["kite"]]))
+    assert model.predict_many([]) == list(model.explain_many([])) == []
 
 
 def test_matches_of_many_images_look_once_at_every_case() -> None:

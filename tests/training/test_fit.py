@@ -238,6 +238,14 @@ def test_multi_label_figures(bird_folders: Path, tmp_path: Path) -> None:
     assert "average_precision" not in (tmp_path / "model" / "README.md").read_text()
 
 
+def test_images_of_a_group_carry_a_promise_once(bird_folders: Path, tmp_path: Path) -> None:
+    reporter, group = Listening(), r"bird \d/0\d"
+    sic.fit(bird_folders, tmp_path / "model", epochs=1, group=group, reporter=reporter, workers=0, **SMALL)
+    groups = {id[: len("bird 0/00")] for id in read_run(tmp_path / "model")["validation"]}
+    expected = f"{len(groups)} held-out images (without copies, one of each group) are too few"
+    assert expected in reporter.said[-1]
+
+
 def test_leaks_stop_a_run_and_leave_nothing_behind(bird_folders: Path, tmp_path: Path) -> None:
     images = tmp_path / "images"
     shutil.copytree(bird_folders, images / "train")
@@ -305,6 +313,16 @@ def test_a_run_is_not_overwritten(bird_folders: Path, fitted: Path) -> None:
     with pytest.raises(SicError, match="--resume"):
         fit(data, small(data, epochs=1), fitted)
     assert {file: file.stat().st_mtime_ns for file in fitted.rglob("*")} == before
+
+
+def test_edited_supports_are_not_replaced(bird_folders: Path, fitted: Path, tmp_path: Path) -> None:
+    shutil.copytree(fitted, tmp_path / "edited")
+    model = sic.load(tmp_path / "edited")
+    model.config.edits = [{"action": "drop", "undone": None}]
+    model.save(tmp_path / "edited")
+    with pytest.raises(SicError, match="would lose the edits"):
+        sic.fit(bird_folders, tmp_path / "edited", resume=True)
+    assert sic.load(tmp_path / "edited").config.edits == model.config.edits
 
 
 class Interrupting(Silent):

@@ -367,6 +367,22 @@ def test_units_start_as_classes_that_tell_the_images_apart(
     assert steps == (STEPS if sharpened or classes == 4 else 2000)
 
 
+@pytest.mark.parametrize(("first", "taught"), [(20, True), (30, False)])
+def test_the_commonest_class_is_no_knowledge(first: int, taught: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 % right is more than half of the way up from 50 %, and less than half of the way up from 75 %."""
+    monkeypatch.setattr("sic.training.frozen._right", lambda *_: 0.8)
+    rates: list[float] = []
+    monkeypatch.setattr("sic.training.frozen._optimise", lambda *arguments: rates.append(arguments[-2]))
+    classifier = SIC(create("resnet_tiny", "bcosified"), 2, 6, latent=4)
+    classifier.encoder.projection = BcosLinear(96, 4, 2)
+    labels = (torch.arange(40) >= first).long()
+    candidates = {label: (labels == label).nonzero()[:, 0].tolist() for label in range(2)}
+    chosen = small_settings(form="bcosified", recipe="frozen", batch_size=16)
+    module = SICTraining(classifier, chosen, candidates, False)
+    fit_features(module, torch.rand(40, 96), torch.eye(2)[labels], candidates, chosen, Silent(), torch.eye(96)[:4])
+    assert rates[0] == (TAUGHT_RATE if taught else 1)
+
+
 def test_weights_know_what_they_were_taught(weights: Path, tmp_path: Path) -> None:
     found = taught_directions(str(small_distilled(tmp_path / "with-classes.safetensors")))
     assert found is not None and len(found) == 5

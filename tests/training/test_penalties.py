@@ -113,6 +113,23 @@ def test_the_penalty_grows_in_proportion_to_the_competition(competing: float, sh
         assert found == pytest.approx(alike + recipe.misplaced * (1 + extra) * elsewhere, rel=1e-4)
 
 
+def test_classes_that_a_step_leaves_out_make_no_difference() -> None:
+    """As with `--support-source n-way`: their targets are unknown, and they have no supports."""
+    torch.manual_seed(0)
+    classifier = SIC(create("resnet_tiny", "bcosified"), 5, 6, latent=16)
+    module = SICTraining(classifier, small_settings(recipe="tuned"), {label: [label] for label in range(5)}, False)
+    known = torch.eye(5)[2 + torch.arange(18) % 3]
+    unknown = known.clone()
+    unknown[:, :2] = torch.nan
+    parts, vectors, owners = torch.rand(18, classifier.backbone.features), torch.rand(6, 16), torch.arange(6) % 3 + 2
+    found, expected = (
+        float(module.penalty(parts, targets, np.random.default_rng(0), vectors, owners, 0).detach())
+        for targets in (unknown, known)
+    )
+    assert found == pytest.approx(expected)
+    assert found > RECIPES["tuned"].apart * float(sameness(vectors, owners, classifier.b))
+
+
 @pytest.mark.parametrize("source", ["exact", "bank"])
 def test_a_training_step_lowers_both_penalties(source: SupportSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps with nothing but the penalties; the network learns, too."""

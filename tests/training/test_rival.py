@@ -14,6 +14,7 @@ import sic
 from sic import fitting
 from sic.backbones import create
 from sic.backbones.distilled import Distilled
+from sic.card import models_compared
 from sic.directory import read_config, read_run
 from sic.errors import SicError
 from sic.training.history import Silent
@@ -80,7 +81,7 @@ def test_the_better_model_is_kept(
     assert (out / "history.csv").is_file() == (recipe == "scratch")
     assert not (tmp_path / "model.photos").exists()
     assert model.config.backbone == ("resnet_tiny" if recipe == "frozen" else "resnet_small")
-    assert model.config.training["compared"]
+    assert models_compared(model.config.training) == 1 + 4  # the frozen one, and the epochs of the other
     assert "not colour photographs" in "\n".join(reporter.said)
     assert f"{photographs:.1%} with the network for photographs, {scratch:.1%} from scratch" in "\n".join(reporter.said)
     assert abs(sic.load(out).explain(xrays / "left" / "1.png").residual) < 1e-3
@@ -98,7 +99,7 @@ def test_an_interrupted_fit_still_compares(xrays: Path, tmp_path: Path) -> None:
     assert (tmp_path / "model.photos" / "config.json").is_file()
     reporter = Listening()
     model = sic.fit(xrays, tmp_path / "model", resume=True, workers=0, reporter=reporter)
-    assert "model is kept" in "\n".join(reporter.said) and model.config.training["compared"]
+    assert "model is kept" in "\n".join(reporter.said) and models_compared(model.config.training) == 1 + 4
     assert not (tmp_path / "model.photos").exists()
 
 

@@ -1,5 +1,7 @@
 """The models in a comparison: trained by `sic compare`, or finished runs."""
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -11,7 +13,7 @@ from sic.cli.console import Talker
 from sic.cli.jobs import Job
 from sic.cli.options import explain_with
 from sic.errors import SicError
-from sic.settings import named
+from sic.settings import named, table
 
 RUNS = "runs"
 """The folder of the trainings."""
@@ -67,7 +69,7 @@ def settings_of_methods(special: list[str], methods: list[str]) -> dict[str, dic
         if not (colon and equals and setting and chosen):
             raise SicError(f"--set {text} must be METHOD:SETTING=VALUE, with a method that --train names.")
         for each in chosen:
-            result[each][named(setting)] = read_value(value.strip())
+            result[each][named(setting)] = read_setting(named(setting), value.strip())
     return result
 
 
@@ -87,10 +89,17 @@ def training_jobs(names: list[str], seeds: list[int], special: list[str], out: P
     return result
 
 
-def read_value(text: str) -> Any:
-    """A number, true or false, else the text itself; None for an empty text."""
+def read_setting(name: str, text: str) -> Any:
+    """The value of a setting: a number, true or false, else the text itself; None for an empty text.
+
+    >>> read_setting("lr", "1e-3"), read_setting("relu", "False"), read_setting("weights", "2024")
+    (0.001, False, '2024')
+    """
+    option = table().get(name)
+    if option is not None and option.type is str:
+        return text or None
     try:
-        return loads(text) if text else None
+        return loads(text.lower() if text in ("True", "False") else text) if text else None
     except ValueError:
         return text
 
@@ -176,7 +185,11 @@ def _train(
 
 
 def finished(runs: list[str]) -> list[Entry]:
-    """Entries of finished runs, named by their method and, if there are several, their backbone."""
+    """Entries of finished runs, named by their method and, if there are several, their backbone.
+
+    Entries of one name are one method with several seeds; where runs differ in more than their seeds, the folder is
+    part of the name.
+    """
     from sic.directory import read_config
     from sic.methods import method
 
@@ -192,9 +205,24 @@ def finished(runs: list[str]) -> list[Entry]:
                 config.method + (f":{each}" if each else ""), folder, int(config.training.get("seed", 0)), each
             )
             said = f"{name}:{each}" if each and way == EVERY else name
-            found.append((said if equals else None, config.backbone, entry))
-    several = len({backbone for _, backbone, _ in found}) > 1
-    return [
-        replace(entry, name=said or (f"{entry.name} {backbone}" if several else entry.name))
-        for said, backbone, entry in found
+            found.append((said if equals else None, config, entry))
+    several = len({config.backbone for _, config, _ in found}) > 1
+    trainings: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    entries = []
+    for own, config, entry in found:
+        entries.append(replace(entry, name=own or (f"{entry.name} {config.backbone}" if several else entry.name)))
+        trainings[entries[-1].name].append(config.training)
+    entries = [
+        entry if _only_seeds_differ(trainings[entry.name]) else replace(entry, name=f"{entry.name} {entry.folder}")
+        for entry in entries
     ]
+    if len({(entry.name, entry.seed) for entry in entries}) < len(entries):
+        raise SicError("A run is named twice; give the second a name of its own: NAME=RUN.")
+    return entries
+
+
+def _only_seeds_differ(trainings: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the settings of trainings are those of one method with different seeds."""
+    seeds = {training.get("seed", 0) for training in trainings}
+    others = [[training.get(name) for name in table() if name not in ("seed", "teacher")] for training in trainings]
+    return len(seeds) == len(trainings) and all(each == others[0] for each in others)

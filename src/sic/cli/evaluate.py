@@ -68,6 +68,8 @@ def evaluate(
     from sic.model import load
 
     protocols = chosen(only)
+    if strangers is not None and "unfamiliar" not in protocols:
+        raise SicError("--strangers is for the protocol unfamiliar, which --only leaves out.")
     with Talker() as talker:
         loaded = load(model, pick_device(device))
         explain_with(loaded, attribution)
@@ -106,8 +108,16 @@ def open_suite(
         files, _ = readable(image_files([strangers])[: limit or None])
         if not files:
             raise SicError(f"No image in {strangers} can be read.")
-        others[strangers.name] = view_batches(files, model.config.preprocessing)
+        others[_kind(strangers)] = view_batches(files, model.config.preprocessing)
     return Suite(model, opened, predictions, limit, others, seed, talker.advance)
+
+
+def _kind(strangers: Path) -> str:
+    """The name of a folder of unfamiliar images in results, which have names of their own for others."""
+    from sic.evaluate.unfamiliar import KINDS
+
+    name = strangers.resolve().name
+    return f"folder {name}" if name in KINDS else name
 
 
 def _write(result: dict[str, Any], classes: list[str], folder: Path) -> list[Path]:

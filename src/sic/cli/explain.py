@@ -97,7 +97,7 @@ def _prepare(out: Path, files: list[Path]) -> bool:
     folder = len(files) > 1
     if not folder and out.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise SicError(f"--out {out} must end in .png, .pdf or .svg.")
-    if folder and out.suffix:
+    if folder and out.suffix and not out.is_dir():
         raise SicError(f"--out {out} must be a folder for {len(files)} images.")
     if out.resolve() in {file.resolve() for file in files}:
         raise SicError(f"--out {out} would overwrite the image; choose another name.")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import replace as with_changes
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,18 @@ from sic import directory
 from sic.card import validation_note
 from sic.clinic import diagnostics
 from sic.clinic.diagnostics import Commands, Finding
-from sic.clinic.edits import Outcome, Record, class_index, compare, now, plan, recorded, standing, taken_out
+from sic.clinic.edits import (
+    Outcome,
+    Record,
+    class_index,
+    compare,
+    now,
+    plan,
+    recorded,
+    same_supports,
+    standing,
+    taken_out,
+)
 from sic.clinic.examined import Candidate, Examined, Reliance, SupportSummary
 from sic.clinic.pixels import background, negative_mass
 from sic.data import UnreadableImage, read_image
@@ -224,14 +236,22 @@ class Clinic:
     def _save(self, after: Examined, records: Sequence[Record]) -> None:
         """Save the model with its new supports and new metrics."""
         classifier = after.classifier
-        splits = [split for split in ("validation", "test") if after.splits[split]]
-        measured = {split: after.predictions(split).quality for split in splits}
-        edits, calibration = [asdict(record) for record in records], after.model.config.calibration
-        note = validation_note(after.model.config.training, calibration.images, bool(standing(records)))
-        measured["validation"] |= {} if note is None else {"note": note}
-        if standing(records):  # it was made for other supports
+        figures: dict[str, Any] = {}
+        for split in ("validation", "test"):
+            if after.splits[split]:
+                figures |= with_changes(after.predictions(split), copies=self.images.copies).measured(split)
+        calibration = after.model.config.calibration
+        edited = not same_supports(records)
+        note = validation_note(after.model.config.training, calibration.images, edited)
+        figures["validation"] |= {} if note is None else {"note": note}
+        if edited and calibration.promise is not None:
+            records[-1].promise = calibration.promise
             calibration = with_changes(calibration, promise=None)
-        config = with_changes(after.model.config, figures=measured, edits=edits, calibration=calibration)
+        elif not edited and calibration.promise is None:
+            ended = [record.promise for record in records if record.promise is not None]
+            calibration = with_changes(calibration, promise=ended[-1] if ended else None)
+        edits = [asdict(record) for record in records]
+        config = with_changes(after.model.config, figures=figures, edits=edits, calibration=calibration)
         classifier.calibration = calibration
         model = Model(classifier, config, [*self._pictured(after.supports)], self.folder)
         held = classifier.support_vectors, classifier.support_classes

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sic.calibration import Promise, promise_from_json
 from sic.clinic.examined import Examined
 from sic.data.dataset import Sample
 from sic.directory import CONFIG
@@ -48,12 +49,14 @@ class Record:
     when: str = field(default_factory=now)
     undone: str | None = None
     """When it was undone."""
+    promise: Promise | None = None
+    """The promise of the model that it ended."""
 
 
 def recorded(edits: Sequence[Mapping[str, Any]], where: Path) -> list[Record]:
     """The edits that the configuration of the model in `where` lists."""
     try:
-        records = [Record(**edit) for edit in edits]
+        records = [Record(**{**edit, "promise": promise_from_json(edit.get("promise"))}) for edit in edits]
         for record in records:
             check_fields(record)
     except (TypeError, ValueError) as error:
@@ -64,6 +67,11 @@ def recorded(edits: Sequence[Mapping[str, Any]], where: Path) -> list[Record]:
 def standing(records: Sequence[Record]) -> list[Record]:
     """The edits that were not undone."""
     return [record for record in records if record.undone is None]
+
+
+def same_supports(records: Sequence[Record]) -> bool:
+    """Whether the supports are those that training selected, apart from pins."""
+    return all(record.action in ("pin", "unpin") for record in standing(records))
 
 
 def taken_out(records: Sequence[Record]) -> set[tuple[str, str]]:

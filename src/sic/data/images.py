@@ -95,7 +95,9 @@ def upright_rgb(image: ImageFile.ImageFile) -> Image.Image:
 def as_rgb(image: Image.Image) -> Image.Image:
     """A picture of any mode in RGB: turned as its EXIF data says, transparent parts white, 16-bit values scaled."""
     with reasons():
-        return _to_rgb(_upright(image))
+        found = _to_rgb(_upright(image))
+    found.info = {}  # or it would be turned again
+    return found
 
 
 def _scans(file: IO[bytes]) -> int:

@@ -14,16 +14,20 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from sic.data.dataset import ImageData, Sample, Watch, nobody
+from sic.data.images import Preprocessing, read_image
 from sic.data.loading import view_batches
 from sic.evaluate.parts import Masks, part_places
 from sic.explain.matches import Matches, find_matches
 from sic.methods import SIC, ProtoPNet, device_of
 from sic.methods.protopnet import BOX
 from sic.model import Model
+from sic.supports import Support
 
 BATCH = 16
 RESAMPLED = 1000
 """Bootstrap samples of an interval."""
+SAME = 4.0
+"""Mean difference of the values of pixels, of 255, up to which two pictures are the same."""
 NO_PART = ""
 """The part of a region without any contributions on parts."""
 
@@ -62,8 +66,10 @@ class _Measured:
         self.model, self.seed, self.watch = model, seed, watch
         self.samples = list(samples)
         known = {sample.id: sample for own in (*data.splits.values(), samples) for sample in own}
-        self.parts = functools.cache(functools.partial(_parts, model, data, known))
-        """Where the parts of an image are, by its id."""
+        self.parts = functools.cache(functools.partial(part_places, data, preprocessing=model.config.preprocessing))
+        """Where the parts of an image are."""
+        self.cases = [_found(support, known, model.config.preprocessing) for support in model.supports]
+        """The images of the cases, if they are known."""
         self.agreement: dict[str, list[tuple[int, float, str, str]]] = {}
         """By kind: image, evidence, and the parts that both sides lie on."""
         self.drops: list[Drop] = []
@@ -134,7 +140,8 @@ class _Measured:
 
     def _record(self, kind: str, row: int, case: int, pairs: Sequence[Pair]) -> None:
         """The parts that both sides of pairs lie on, where they are known."""
-        image, support = self.parts(self.samples[row].id), self.parts(self.model.supports[case].source)
+        sample = self.cases[case]
+        image, support = self.parts(self.samples[row]), None if sample is None else self.parts(sample)
         if image is None or support is None:
             return
         for pair in pairs:
@@ -148,9 +155,13 @@ def _whole(matched: Matches) -> Pair:
     return Pair(matched.evidence_map, support, sum(part.evidence for part in matched.parts))
 
 
-def _parts(model: Model, data: ImageData, known: Mapping[str, Sample], id: str) -> Masks | None:
-    """Where the parts of an image with this id are in the model's view; None if that is not known."""
-    return part_places(data, known[id], model.config.preprocessing) if id in known else None
+def _found(support: Support, known: Mapping[str, Sample], preprocessing: Preprocessing) -> Sample | None:
+    """The image of a support among those known by their ids; None if it is not there, or another one has its id."""
+    sample = known.get(support.source)
+    if sample is None or support.image is None:
+        return None
+    view, own = (np.asarray(image, np.float32) for image in (preprocessing(read_image(sample.path)), support.image))
+    return sample if view.shape == own.shape and np.abs(view - own).mean() <= SAME else None
 
 
 def _part(map_: Tensor, masks: Masks) -> str:

@@ -17,7 +17,7 @@ from sic.evaluate.faithfulness import deletion_insertion, frame, randomisation, 
 from sic.evaluate.funnybirds import funnybirds
 from sic.evaluate.localisation import GRIDS, box_pointing_game, grid_pointing_game
 from sic.evaluate.matches import matches
-from sic.evaluate.unfamiliar import blurred_noise, drawn_birds, noise, unfamiliar
+from sic.evaluate.unfamiliar import BIRDS, BLURRED, NOISE, blurred_noise, drawn_birds, noise, unfamiliar
 from sic.methods import Classifier
 from sic.model import Model
 from sic.predictions import Predictions
@@ -116,11 +116,11 @@ class Suite:
     def unfamiliar(self) -> dict[str, Any]:
         count, size = self._most("strangers"), self.model.config.preprocessing.size
         kinds: dict[str, Iterable[Tensor]] = {
-            "noise": noise(count, size, self.seed).split(64),
-            "blurred noise": blurred_noise(count, size, self.seed).split(64),
+            NOISE: noise(count, size, self.seed).split(64),
+            BLURRED: blurred_noise(count, size, self.seed).split(64),
         }
         if self.data.layout != "FunnyBirds":
-            kinds["drawn birds"] = drawn_birds(count, size, self.seed).split(64)
+            kinds[BIRDS] = drawn_birds(count, size, self.seed).split(64)
         return unfamiliar(self.model.classifier, self.predictions, kinds | dict(self.strangers))
 
 

@@ -18,6 +18,8 @@ from sic.predictions import Answers
 
 ACCEPTED = 0.95
 """Share of familiar images that the threshold accepts."""
+FAMILIAR, NOISE, BLURRED, BIRDS = KINDS = ("familiar", "noise", "blurred noise", "drawn birds")
+"""The images of the model's classes, and the unfamiliar ones that are always there."""
 SCORES = ("probability", "logit")
 """The maximum over the classes. Both give the same order for sigmoids, but not for a softmax."""
 
@@ -75,7 +77,7 @@ def unfamiliar(classifier: Classifier, familiar: Answers, strangers: Mapping[str
     """
     device = device_of(classifier)
     known = best_scores(familiar)
-    result: dict[str, Any] = {"familiar": _refused(familiar)}
+    result: dict[str, Any] = {FAMILIAR: _refused(familiar)}
     for name, batches in strangers.items():
         logits = torch.cat([classifier(batch.to(device)).cpu() for batch in batches])
         answers = Answers(logits, familiar.task, familiar.loss, familiar.calibration)

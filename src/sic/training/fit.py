@@ -16,7 +16,7 @@ from sic.bcos import remove_biases
 from sic.data.dataset import ImageData, Sample
 from sic.data.images import Preprocessing
 from sic.data.labels import targets
-from sic.directory import RUN, Config, read_run
+from sic.directory import CONFIG, RUN, Config, read_config, read_run
 from sic.errors import SicError
 from sic.files import write_json
 from sic.machines import Machines, exact_arithmetic
@@ -75,8 +75,8 @@ def fit(
     machines = machines or Machines()
     reporter = reporter if reporter is not None and machines.first else Silent()
     workers = loader_workers() if workers is None else workers
-    if not resume and machines.first:
-        require_new(folder)
+    if machines.first:
+        (require_unedited if resume else require_new)(folder)
     data = _held_out(data) if settings.hold_out else data
     _set_up_libraries(settings.seed)
     with _pixel_cache(folder, machines) as cache:
@@ -115,6 +115,15 @@ def require_new(folder: Path) -> None:
     """Refuse a folder that holds a run."""
     if (folder / RUN).is_file():
         raise SicError(f"{folder} already holds a run; continue it with --resume, or choose another --out.")
+
+
+def require_unedited(folder: Path) -> None:
+    """Refuse a model whose supports were edited: the end of a training would replace them."""
+    if (folder / CONFIG).is_file() and read_config(folder)[0].edits:
+        raise SicError(
+            f"{folder} is trained, and its supports were edited since; --resume would lose the edits. To train again, "
+            "choose another --out."
+        )
 
 
 def _held_out(data: ImageData) -> ImageData:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sic.bcos import BcosLinear
+from sic.data.labels import split_targets
 from sic.methods import SIC
 from sic.settings import RECIPES
 from sic.training.base import Candidates, near_chance, softmax_loss
@@ -256,7 +257,8 @@ class SICTraining(ComparingTraining):
             total = total + scale * recipe.apart * sameness(vectors, classes, self.classifier.b)
         if recipe.misplaced:
             # A grid shows a class once, or with several labels per image an image once.
-            groups = np.arange(len(parts)) if self.multi_label else targets.argmax(dim=1).cpu().numpy()
+            truth, _ = split_targets(targets)
+            groups = np.arange(len(parts)) if self.multi_label else truth.argmax(dim=1).cpu().numpy()
             members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
             rows = random_grids(members, rng).to(parts.device)
             elsewhere = misplaced_evidence(self.classifier, parts[rows], targets[rows], vectors, classes)
