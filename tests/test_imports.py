@@ -30,6 +30,7 @@ USES: dict[str, set[str]] = {
         "card",
         "data",
         "errors",
+        "evaluate.headline",
         "files",
         "integrity",
         "machines",

@@ -96,7 +96,9 @@ def test_a_changed_model_is_not_signed_and_a_save_takes_the_signature_away(folde
         sign(folder, KEY)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": []}', '{"files": {"../x": 1}}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"files": []}', '{"files": {"../x": 1}}', "[" * 100_000, '{"files": {"a\\u0000": "1"}}']
+)
 def test_a_damaged_manifest_is_one_sentence(folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(text)
     with pytest.raises(SicError) as caught:

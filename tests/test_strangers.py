@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import math
 import shutil
 import struct
 import threading
@@ -19,9 +20,11 @@ from safetensors.torch import save as save_tensors
 import sic
 from sic.directory import CONFIG, NEXT, RUN, STAGING, SUPPORTS, WEIGHTS, read_run, version
 from sic.errors import SicError
+from sic.evaluate.metrics import EVALUATION
 from sic.files import LOCK, inside, locked, write_atomically
 from sic.latents import CACHE
 from sic.model import load
+from sic.report.page import read_measurements
 from tests.test_directory import model, save
 
 
@@ -119,6 +122,9 @@ def test_other_files_beside_the_model_are_not_read_through_links(foreign: Path, 
     (foreign / CACHE).symlink_to(tmp_path / "run.json")
     with pytest.raises(SicError, match="link out of"):
         inside(foreign / CACHE, foreign)
+    (foreign / EVALUATION).symlink_to(tmp_path / "run.json")
+    with pytest.raises(SicError, match="link out of"):
+        read_measurements(foreign)
 
 
 def test_links_inside_and_to_the_directory_are_followed(foreign: Path, tmp_path: Path) -> None:
@@ -245,7 +251,7 @@ def test_weights_and_supports_must_be_finite(foreign: Path, value: float) -> Non
 
 
 WRONG: list[tuple[str, Any]] = [
-    *(("temperature", value) for value in (0, -1, float("nan"), float("inf"), "1", None, True, [1])),
+    *(("temperature", value) for value in (0, -1, 10**400, float("nan"), float("inf"), "1", None, True, [1])),
     *(("b", value) for value in (0, float("nan"), "2")),
     *(("latent", value) for value in (0, -8, 10**12, 8.5, "8")),
     *(("preprocessing.size", value) for value in (0, -1, 10**9, 16.5, "16", None)),
@@ -260,7 +266,8 @@ WRONG: list[tuple[str, Any]] = [
     *(("relu", value) for value in ("no", 1)),
     *(("format", value) for value in ("2", None, [2], {})),
     *(("weights_sha256", value) for value in (1, None, [])),
-    *(("figures", value) for value in ([], "good")),
+    *(("figures", value) for value in ([], "good", {"test": {}}, {"test": 1}, {"test": {"headline": []}})),
+    *(("training", value) for value in ({"seed": "x"}, {"weights": 3}, {"recipe": ["frozen"]})),
     *(("edits", value) for value in ({}, [1], "none")),
 ]
 
@@ -293,7 +300,16 @@ def test_headers_of_weights_are_checked(foreign: Path, head: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"class": "0"}, {"class": -1}, {"class": True}, {"source": 7}, {"box": 3}, {"box": [1, 2]}]
+    "change",
+    [
+        {"class": "0"},
+        {"class": -1},
+        {"class": True},
+        {"source": 7},
+        {"box": 3},
+        {"box": [1, 2]},
+        {"box": [math.inf] * 4},
+    ],
 )
 def test_wrong_values_of_a_support_are_one_sentence(foreign: Path, change: dict[str, Any]) -> None:
     file = foreign / SUPPORTS / "supports.json"

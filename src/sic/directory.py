@@ -22,8 +22,9 @@ from sic.card import model_card
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
+from sic.evaluate.headline import quality_lines
 from sic.files import inside, locked, real_folder, write_atomically, write_json
-from sic.integrity import MANIFEST, check_classes, check_fields, check_finite, check_manifest, manifest
+from sic.integrity import MANIFEST, check_classes, check_fields, check_finite, check_manifest, check_settings, manifest
 from sic.machines import exact_arithmetic
 from sic.methods import Classifier, method
 from sic.settings import Network
@@ -244,8 +245,11 @@ def read_config(folder: Path) -> tuple[Config, str]:
         config = Config(**found)
         check_fields(config)
         check_classes(config.classes)
+        check_settings(config.training)
+        for figures in config.figures.values():
+            quality_lines(figures)
         return config, content["weights_sha256"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise SicError(f"{file} is damaged ({error!r}); copy the model directory again.") from None
 
 

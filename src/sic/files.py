@@ -64,6 +64,8 @@ def inside(path: Path, folder: Path) -> Path:
         target = path.resolve()
     except (OSError, RuntimeError):  # a loop of links
         raise SicError(f"{path} is a link that leads nowhere; remove it.") from None
+    except ValueError:  # a null character
+        raise SicError(f"{str(path)!r} cannot be the name of a file.") from None
     if not target.is_relative_to(folder.resolve()):
         raise SicError(f"{path} is a link out of {folder} and is not followed; replace it by a copy (cp -L).")
     return path

@@ -53,6 +53,14 @@ def check_classes(classes: list[str]) -> None:
         raise ValueError("classes must be names, each of them once")
 
 
+def check_settings(training: Mapping[str, Any]) -> None:
+    """Raise ValueError where a setting of a training is of another type than the settings of today have."""
+    for name, option in table().items():
+        value, kind = training.get(name), (int, float) if option.type is float else option.type
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"{name} cannot be {_short(value)}")
+
+
 def check_finite(tensors: Mapping[str, Tensor]) -> None:
     """Raise ValueError where a tensor holds NaN or infinity: every answer would be worthless."""
     for name, tensor in tensors.items():

@@ -105,6 +105,19 @@ def test_a_classifier_is_left_out(rename: Callable[[State], State], head: str) -
     assert_holds(network, list(state.values()))
 
 
+@pytest.mark.parametrize("body", ["module.", "module.features."])
+def test_a_classifier_of_a_parallel_network_is_left_out_and_found(body: str) -> None:
+    network, state = small(), numbered(small().state_dict())
+    weight, bias = torch.rand(7, 5), torch.rand(7)
+    stored = {f"{body}{name}": value for name, value in state.items()}
+    weights = Weights({**stored, "module.classifier.weight": weight, "module.classifier.bias": bias}, "file")
+    weights(network)
+    assert_holds(network, list(state.values()))
+    found = weights.classifier(network)
+    assert found is not None and torch.equal(found.weight, weight) and torch.equal(found.bias, bias)
+    assert weights.norm(network) is None
+
+
 @pytest.mark.parametrize("rename", [dict, renamed])
 def test_leftovers_are_refused(rename: Callable[[State], State]) -> None:
     state = rename(numbered(small().state_dict()))

@@ -99,6 +99,7 @@ def test_json_says_where_the_images_are(supports: Command, images: Path) -> None
 def test_one_sentence_for_every_mistake(supports: Command, images: Path, tmp_path: Path) -> None:
     for words, sentence in (
         (["drop", 99], "There is no support 99"),
+        (["drop", "9" * 5000], "No support is"),
         (["show", "no.png"], "No support is 'no.png'"),
         (["replace", 0, "nothing.png"], "No training image"),
         (["reselect", "pink"], "no class 'pink'"),

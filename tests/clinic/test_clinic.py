@@ -265,6 +265,16 @@ def test_refusals(model: Path, colour_images: Path) -> None:
     assert "2 pinned supports" in refusal(clinic, Edit.reselect("green", 1))
 
 
+def test_pinned_supports_stay_although_their_images_are_gone(model: Path, colour_images: Path, tmp_path: Path) -> None:
+    Clinic(model).apply(Edit.pin(2))
+    source = Clinic(model).list()[2].source
+    data = shutil.copytree(colour_images, tmp_path / "fewer")
+    (data / source).unlink()
+    clinic = Clinic(model, data)
+    clinic.apply(Edit.reselect("green", 1))
+    assert [info.source for info in clinic.list() if info.label == "green"] == [source]
+
+
 def test_an_image_of_two_supports_is_named_by_number(model: Path) -> None:
     clinic = Clinic(model)
     source = clinic.list()[0].source

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import torchvision
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -22,11 +23,12 @@ from sic.bcos import Halving, fade
 from sic.data.images import Preprocessing
 from sic.distill import Plan, distill
 from sic.distill.examination import Examination
-from sic.distill.fit import relative_groups
 from sic.distill.images import Crops, decode, image_files
+from sic.distill.step_sizes import relative_groups, relative_sizes
 from sic.distill.student import Student, compare, create_student
 from sic.distill.teacher import Lesson, Teacher, load_teacher, stage_maps
 from sic.errors import SicError
+from sic.methods.blackbox import GRAD_CAM
 
 
 def refusal(action: Callable[[], object]) -> str:
@@ -174,7 +176,7 @@ def test_a_step_is_relative_to_the_size_of_a_layer() -> None:
     with torch.no_grad():
         for layer, size in zip(network, (1.0, 0.01, 0.0), strict=True):
             layer.weight.normal_().mul_(size)  # type: ignore[operator, union-attr]
-    groups = relative_groups(network)
+    groups = relative_groups(network, relative_sizes(network))
     assert [group["size"] for group in groups] == [2.0**-8, 2.0**-7, 1.0]
     assert sum(len(group["params"]) for group in groups) == 3
 
@@ -205,6 +207,23 @@ def test_a_student_has_no_bias_and_starts_from_its_teacher(weights: Path) -> Non
     student.calibrate(images, right)
     own = student(images).logits
     assert own is not None and float(own.detach().std()) == pytest.approx(float(right.std()), rel=0.2)
+
+
+def test_a_teacher_answers_as_the_whole_network_does() -> None:
+    """ConvNeXt normalises what it has pooled, before its linear layer; weights may be those of a parallel network."""
+    torch.manual_seed(0)
+    network = torchvision.models.convnext_tiny(num_classes=4).eval()
+    for parameter in network.parameters():
+        if parameter.dim() == 1:
+            nn.init.uniform_(parameter, 0.5, 1.5)
+    images = torch.rand(2, 3, 64, 64)
+    state = {f"module.{name}": value for name, value in network.state_dict().items()}
+    teacher = load_teacher("convnext_tiny", Weights(state, "file"))
+    with torch.no_grad():
+        right = network((images - teacher.backbone.mean) / teacher.backbone.std)
+        own = teacher(images).logits
+        torch.testing.assert_close(own, right, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(teacher.classifier(GRAD_CAM)(images), right, rtol=1e-4, atol=1e-4)
 
 
 def test_unreadable_images_are_left_out(photos: Path) -> None:
@@ -249,34 +268,58 @@ def test_a_distillation_that_goes_on_from_another_keeps_its_terms(photos: Path, 
         assert origin["terms"] == f"{own} For research only."
 
 
-@pytest.mark.slow
-def test_an_interrupted_distillation_resumes_to_the_same_weights(
-    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def interrupt(monkeypatch: pytest.MonkeyPatch, rounds: int) -> Callable[[], None]:
+    """Checkpoints after every round, and Ctrl-C after so many; returns what lets later distillations finish."""
     import sic.distill.fit as module
 
     monkeypatch.setattr(module, "ROUNDS_PER_CHECKPOINT", 1)
-    run(photos, weights, tmp_path / "whole.safetensors")
-    rounds = module.Distillation.on_train_epoch_end
+    whole = module.Distillation.on_train_epoch_end
     calls: list[int] = []
 
     def interrupted(self: module.Distillation) -> None:
-        rounds(self)
+        whole(self)
         calls.append(1)
-        if len(calls) == 3:
+        if len(calls) == rounds:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(module.Distillation, "on_train_epoch_end", interrupted)
+    return lambda: monkeypatch.setattr(module.Distillation, "on_train_epoch_end", whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lr", [PLAN.lr, 0.5])
+def test_an_interrupted_distillation_resumes_to_the_same_weights(
+    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lr: float
+) -> None:
+    """Also where layers have grown so much that they would be in other groups of the optimizer."""
+    plan = replace(PLAN, lr=lr)
+    run(photos, weights, tmp_path / "whole.safetensors", plan)
+    finish = interrupt(monkeypatch, 3)
     out = tmp_path / "parts.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        run(photos, weights, out)
-    monkeypatch.setattr(module.Distillation, "on_train_epoch_end", rounds)
-    assert "--resume" in refusal(lambda: run(photos, weights, out))
-    run(photos, weights, out, resume=True)
+        run(photos, weights, out, plan)
+    finish()
+    assert "--resume" in refusal(lambda: run(photos, weights, out, plan))
+    run(photos, weights, out, plan, resume=True)
     whole, parts = read_distilled(tmp_path / "whole.safetensors"), read_distilled(out)
     assert whole.origin["seen"] == parts.origin["seen"] == 96
     for name, value in whole.network.items():
         assert torch.equal(value, parts.network[name]), name
+
+
+def test_a_resumed_distillation_keeps_its_plan(
+    photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.safetensors"
+    finish = interrupt(monkeypatch, 2)
+    with pytest.raises(KeyboardInterrupt):
+        run(photos, weights, out)
+    finish()
+    other = replace(PLAN, seed=3, batch_size=4, images=72)
+    said = refusal(lambda: run(photos, weights, out, other, resume=True))
+    assert "another batch size (8, now 4), seed (0, now 3); give the same options" in said
+    assert str(tmp_path / "out.safetensors.run") in said
+    assert run(photos, weights, out, replace(PLAN, images=72), resume=True).images == 72  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("bits", "error"), [(16, 1e-3), (8, 1e-2)])
@@ -376,8 +419,6 @@ def test_a_fading_distillation_ends_without_biases(photos: Path, weights: Path, 
 
 @pytest.mark.parametrize("name", ["resnet50_v1", "resnet50_smooth"])
 def test_relatives_of_resnet50_take_its_weights(name: str) -> None:
-    import torchvision
-
     state = dict(torchvision.models.resnet50().state_dict())
     backbone = create(name, "conventional", load=Weights(state, "resnet50"))
     assert backbone.eval()(torch.rand(1, 3, 64, 64)).shape == (1, 2048)

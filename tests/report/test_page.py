@@ -105,6 +105,10 @@ def test_figures_are_those_of_the_predictions(page: Page, tree: Element) -> None
         assert [number(cell.text) for cell in rows[name][:2]] == [len(own), right]
     recorded = tree.one("table", class_="recorded")
     assert "8 validation images a note" in recorded.text and "50.0 %" in recorded.text
+    assert "Recorded when the model was trained" in recorded.text
+    edited = replace(page, config=page.config | {"edits": [{"action": "drop", "undone": None}]})
+    recorded = parse(render(edited)).one("table", class_="recorded")
+    assert "Recorded when its cases were last edited" in recorded.text
 
 
 def test_figures_without_copies_are_in_the_header(page: Page) -> None:

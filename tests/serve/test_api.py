@@ -157,6 +157,8 @@ def test_test_images_with_truth_and_answer(client: TestClient, served: Served) -
     answer = client.post(f"{V1}/predict?test=3").json()["images"][0]
     assert answer["probabilities"] == pytest.approx(served.model.predict(served.tests.samples[3].path).probabilities)
     assert client.post(f"{V1}/predict?test=9999").status_code == 404
+    for entry in page["images"][:3]:
+        assert client.post(f"{V1}/explain?test={entry['test']}").json()["images"][0]["right"] == entry["right"]
 
 
 def test_who_relies_on_a_support(client: TestClient, served: Served) -> None:

@@ -5,10 +5,10 @@ timm all list the layers of an architecture in the order in which an image passe
 """
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
@@ -102,6 +102,13 @@ def check(weights: str, backbone: str, form: Form) -> None:
         raise SicError(f"There are no weights called {weights} for a {form} {backbone}; {hint}.")
 
 
+class Linear(NamedTuple):
+    """The tensors of a layer."""
+
+    weight: Tensor
+    bias: Tensor
+
+
 @dataclass(frozen=True)
 class Weights:
     """Tensors of a network by name, and where they came from. Calling it fills a network with them."""
@@ -114,14 +121,30 @@ class Weights:
     def __call__(self, network: nn.Module) -> None:
         fill(network, self.state, self.source)
 
-    def classifier(self) -> tuple[Tensor, Tensor] | None:
-        """Weight C×F and bias C of the linear classifier behind the network, where there is one."""
-        for name, weight in self.state.items():
-            if _is_head(name) and name.endswith("weight") and len(_size(weight)) == 2:
-                bias = self.state.get(f"{name.removesuffix('weight')}bias")
+    def classifier(self, network: nn.Module) -> Linear | None:
+        """The linear classifier behind `network`, where there is one."""
+        for stem, weight in self._heads(network):
+            if len(_size(weight)) == 2:
+                bias = self.state.get(f"{stem}bias")
                 flat = weight.flatten(1).float()
-                return flat, flat.new_zeros(len(flat)) if bias is None else bias.float()
+                return Linear(flat, flat.new_zeros(len(flat)) if bias is None else bias.float())
         return None
+
+    def norm(self, network: nn.Module) -> Linear | None:
+        """Weight F and bias F of the layer norm between the network's pooling and the classifier, as ConvNeXt has it;
+        None where there is none, or where the network has it itself (timm)."""
+        if not hasattr(network, "forward_head"):
+            for stem, weight in self._heads(network):
+                if len(_size(weight)) == 1 and f"{stem}bias" in self.state:
+                    return Linear(weight.float(), self.state[f"{stem}bias"].float())
+        return None
+
+    def _heads(self, network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """The weights of the layers behind `network`, and how the names of each begin."""
+        prefix = _prefix(_without_counters(network.state_dict()), self.state)
+        for name, weight in self.state.items():
+            if _is_head(name, prefix) and name.endswith("weight"):
+                yield name.removesuffix("weight"), weight
 
 
 def loader(weights: str, backbone: str, form: Form, progress: Progress | None = None) -> Weights:
@@ -178,11 +201,11 @@ def read_state(file: Path) -> dict[str, Tensor]:
 
 def fill(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
     """Copy `state` into `network`, all of it but a classifier's part; `source` is named where that does not work."""
-    uncounted = {name: value for name, value in state.items() if not name.endswith("num_batches_tracked")}
-    places = {name: value for name, value in network.state_dict().items() if not name.endswith("num_batches_tracked")}
+    uncounted, places = _without_counters(state), _without_counters(network.state_dict())
     if not any(name.endswith("running_mean") for name in places):  # uncentred norms have none
         uncounted = {name: value for name, value in uncounted.items() if not name.endswith("running_mean")}
-    pairs = _by_name(places, uncounted) or dict(zip(places, uncounted, strict=False))
+    prefix = _prefix(places, uncounted)
+    pairs = dict(zip(places, uncounted, strict=False)) if prefix is None else {name: prefix + name for name in places}
     new: dict[str, Tensor] = {}
     for place, name in pairs.items():
         value, wanted = uncounted[name], places[place]
@@ -194,7 +217,7 @@ def fill(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
         new[place] = value.reshape(wanted.shape)
     missing = places.keys() - pairs.keys()
     used = set(pairs.values())
-    left = [name for name in uncounted if name not in used and not _is_head(name)]
+    left = [name for name in uncounted if name not in used and not _is_head(name, prefix)]
     if missing or left:
         what = (
             f"has nothing for {sorted(missing)[0]}" if missing else f"has {left[0]} besides, and {len(left) - 1} more"
@@ -203,13 +226,15 @@ def fill(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
     network.load_state_dict(new, strict=False)
 
 
-def _by_name(places: dict[str, Tensor], state: dict[str, Tensor]) -> dict[str, str] | None:
-    """Place → name, where the file has them all, perhaps behind one prefix."""
+def _without_counters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if not name.endswith("num_batches_tracked")}
+
+
+def _prefix(places: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str | None:
+    """What stands before the name of every place in a file that has them all by name."""
     first = next(iter(places))
-    for prefix in (name.removesuffix(first) for name in state if name.endswith(first)):
-        if all(prefix + place in state for place in places):
-            return {place: prefix + place for place in places}
-    return None
+    found = (name.removesuffix(first) for name in state if name.endswith(first))
+    return next((prefix for prefix in found if all(prefix + place in state for place in places)), None)
 
 
 def _role(name: str) -> str:
@@ -221,5 +246,10 @@ def _size(value: Tensor) -> tuple[int, ...]:
     return tuple(side for side in value.shape if side != 1)
 
 
-def _is_head(name: str) -> bool:
-    return name.removeprefix("0.").lstrip("_").startswith(_HEADS)
+def _is_head(name: str, prefix: str | None) -> bool:
+    """Whether a name is that of a classifier's tensor, where `prefix`, or its beginning, may stand before it: the
+    `module.` of parallel networks."""
+    parts = (prefix or "").split(".")
+    starts = {".".join(parts[:length] + [""]) for length in range(1, len(parts))}
+    names = (name, *(name.removeprefix(start) for start in starts))
+    return any(each.removeprefix("0.").lstrip("_").startswith(_HEADS) for each in names)

@@ -48,12 +48,14 @@ def serve(
     except ImportError:
         raise SicError("The viewer needs FastAPI: pip install 'sic[serve]'.") from None
 
+    from sic.directory import stamp
     from sic.model import load
     from sic.serve.clinic import ServedClinic
     from sic.serve.engine import Engine, HeldOutImages
     from sic.serve.limits import Limits
 
     limits = Limits(int(max_megabytes * 2**20), int(max_megapixels * 1e6), max_images, max_waiting, max_seconds)
+    known = stamp(model)  # before it is loaded, so that every later edit is noticed
     loaded = load(model, best_device())
     if not loaded.classifier.traceable:
         raise SicError(
@@ -68,7 +70,7 @@ def serve(
             ERR.print(f"{error} The viewer shows uploaded images only.")
     engine = Engine(loaded, model.resolve().name, tests)
     if loaded.supports:
-        clinic = ServedClinic(model, engine, host in LOCAL or allow_edits)
+        clinic = ServedClinic(model, engine, host in LOCAL or allow_edits, known)
     names = frozenset(allow_host or ()) | ({host} if host not in LOCAL else set())
     app = create_app(engine, clinic, limits, token, names)
     config = configuration(app, limits)

@@ -59,9 +59,16 @@ def recorded(edits: Sequence[Mapping[str, Any]], where: Path) -> list[Record]:
         records = [Record(**{**edit, "promise": promise_from_json(edit.get("promise"))}) for edit in edits]
         for record in records:
             check_fields(record)
+            if not all(map(_is_support, record.supports_before)):
+                raise ValueError("supports_before must be images and whether they are pinned")
     except (TypeError, ValueError) as error:
         raise SicError(f"The list of edits in {where / CONFIG} is damaged ({error}); copy the model again.") from None
     return records
+
+
+def _is_support(entry: list[Any]) -> bool:
+    """Whether an entry of `supports_before` is an image and its pin."""
+    return len(entry) == 2 and isinstance(entry[0], str) and isinstance(entry[1], bool)
 
 
 def standing(records: Sequence[Record]) -> list[Record]:
@@ -170,6 +177,8 @@ def _selected(
     number = len(before) if edit.number is None else edit.number
     if number < len(pinned):
         raise SicError(f"{name} has {len(pinned)} pinned supports, which reselect does not remove; unpin some first.")
+    if number == len(pinned):
+        return pinned
     fixed = {support.source for support in pinned}
     ids = [
         sample.id

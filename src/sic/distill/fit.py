@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from sic.bcos import BatchNormUncentred2d, fade
 from sic.data.dataset import Progress
 from sic.distill.examination import Examination
 from sic.distill.images import Crops
+from sic.distill.step_sizes import relative_groups, relative_sizes
 from sic.distill.student import CALIBRATION, Losses, Student, compare
 from sic.distill.teacher import Lesson, Teacher, stage_maps
 from sic.errors import SicError
@@ -32,8 +33,8 @@ EXAMINED_EVERY = 0.09
 LOSSES = [field.name for field in fields(Losses)]
 PLAIN_SHARE = 0.25
 """Share of the work, at the end, that shows crops as they are, whatever `Plan.mixup` says."""
-SMALLEST_SIZE = 2.0**-8
-"""Of a layer's values, when steps are measured by them; values that start at 0 must be able to grow."""
+MAY_DIFFER = ("images", "minutes", "compiled")
+"""What a resumed distillation may plan otherwise."""
 RECALIBRATED = 64
 """Batches over which the norms' statistics are averaged in the end."""
 
@@ -85,19 +86,6 @@ class Plan:
         return size, 32 * round(size * self.teacher_scale / 32)
 
 
-def relative_groups(network: nn.Module) -> list[dict[str, Any]]:
-    """Parameters grouped by the size of their values (root mean square, a power of 2).
-
-    Layers of a pretrained network differ in size by a factor of 1,000. With one learning rate for all, AdamW would
-    leave some layers as they are and overwrite others within a few steps.
-    """
-    groups: dict[int, list[nn.Parameter]] = {}
-    for parameter in network.parameters():
-        size = float(parameter.detach().float().square().mean().sqrt())
-        groups.setdefault(round(math.log2(max(size, SMALLEST_SIZE))), []).append(parameter)
-    return [{"params": found, "size": 2.0**exponent} for exponent, found in sorted(groups.items())]
-
-
 class _Steps(IterableDataset[int]):
     """The steps of a round: batches are drawn where the images are."""
 
@@ -134,6 +122,8 @@ class Distillation(lightning.LightningModule):
         """Seconds of training before this start."""
         self.curve: list[dict[str, float]] = []
         """Losses of each round, and now and then the share of right answers."""
+        self.sizes = relative_sizes(self.student)
+        """Of the parameters at the beginning; those of trained ones would give the optimizer other groups."""
         self._examined = 0.0
         self._began = 0.0
         self._sums: list[Tensor] = []
@@ -149,7 +139,8 @@ class Distillation(lightning.LightningModule):
         return (self.spent + time.monotonic() - self._began) / (60 * (self.plan.minutes or 1))
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(relative_groups(self.student), lr=self.plan.lr, fused=self.device.type == "cuda")
+        groups = relative_groups(self.student, self.sizes)
+        return torch.optim.AdamW(groups, lr=self.plan.lr, fused=self.device.type == "cuda")
 
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
         torch.nn.utils.clip_grad_norm_(self.student.parameters(), self.plan.clip)
@@ -221,13 +212,29 @@ class Distillation(lightning.LightningModule):
             "curve": self.curve,
             "temperature": temperature,
             "plan": asdict(self.plan),
+            "sizes": self.sizes,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["distillation"]
+        self._require_same_plan(state["plan"])
+        self.sizes = state.get("sizes", self.sizes)
         self.seen, self.spent, self.curve = state["seen"], state["spent"], state["curve"]
         if self.student.classifier is not None:
             self.student.classifier.temperature = state["temperature"]
+
+    def _require_same_plan(self, before: Mapping[str, Any]) -> None:
+        """With another seed, for example, the held-out images would be among those that were trained on."""
+        other = [
+            f"{name.replace('_', ' ')} ({before[name]}, now {value})"
+            for name, value in asdict(self.plan).items()
+            if name in before and before[name] != value and name not in MAY_DIFFER
+        ]
+        if other:
+            raise SicError(
+                f"--resume: the distillation in {self.trainer.default_root_dir} began with another {', '.join(other)}; "
+                "give the same options, or remove the folder to begin anew."
+            )
 
     @torch.no_grad()
     def recalibrate(self, size: int) -> None:

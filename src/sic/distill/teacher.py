@@ -11,6 +11,9 @@ from sic.backbones.weights import Weights
 from sic.errors import SicError
 from sic.methods import BlackBox
 
+NORM_EPS = 1e-6
+"""Of the layer norm in front of a classifier, in torchvision and timm."""
+
 
 class Lesson(NamedTuple):
     """What a network computes from N images."""
@@ -40,9 +43,13 @@ def stage_maps(backbone: Backbone, images: Tensor) -> tuple[Tensor, ...]:
 class Teacher(nn.Module):
     """RGB images → `Lesson`; never trained."""
 
-    def __init__(self, backbone: Backbone, classifier: tuple[Tensor, Tensor] | None) -> None:
+    def __init__(
+        self, backbone: Backbone, classifier: tuple[Tensor, Tensor] | None, *, normalised: bool = False
+    ) -> None:
+        """`classifier`: weight C×F and bias C; `normalised`: of pooled features with mean 0 and variance 1."""
         super().__init__()
         self.backbone = backbone
+        self.norm = nn.LayerNorm(backbone.features, NORM_EPS, elementwise_affine=False) if normalised else nn.Identity()
         self.weight: Tensor | None = None if classifier is None else nn.Buffer(classifier[0])
         self.bias: Tensor | None = None if classifier is None else nn.Buffer(classifier[1])
         self.requires_grad_(False).eval()
@@ -58,6 +65,7 @@ class Teacher(nn.Module):
         with torch.no_grad():
             classifier.head.weight.copy_(self.weight)
             classifier.head.bias.copy_(self.bias)
+        classifier.head = nn.Sequential(self.norm, classifier.head)  # type: ignore[assignment]
         return classifier.eval()
 
     def train(self, mode: bool = True) -> "Teacher":
@@ -69,7 +77,7 @@ class Teacher(nn.Module):
     def lesson(self, found: tuple[Tensor, ...]) -> Lesson:
         """The same from the maps of its stages."""
         *stages, maps = found
-        pooled = self.backbone.pool_maps(maps)
+        pooled = self.norm(self.backbone.pool_maps(maps))
         logits = None if self.weight is None else F.linear(pooled, self.weight, self.bias)
         return Lesson(maps, logits, tuple(stages))
 
@@ -77,8 +85,11 @@ class Teacher(nn.Module):
 def load_teacher(name: str, weights: Weights) -> Teacher:
     """The conventional backbone `name` filled with `weights`."""
     backbone = create(name, "conventional", load=weights)
-    classifier = weights.classifier()
-    if classifier is not None and classifier[0].shape[1] != backbone.features:
-        wanted = classifier[0].shape[1]
+    classifier, norm = weights.classifier(backbone.network), weights.norm(backbone.network)
+    if classifier is not None and classifier.weight.shape[1] != backbone.features:
+        wanted = classifier.weight.shape[1]
         raise SicError(f"The classifier in {weights.source} takes {wanted} features; {name} has {backbone.features}.")
-    return Teacher(backbone, classifier)
+    if classifier is None or norm is None:
+        return Teacher(backbone, classifier)
+    weight, bias = classifier  # the norm's own weight and bias become the classifier's
+    return Teacher(backbone, (weight * norm.weight, bias + weight @ norm.bias), normalised=True)

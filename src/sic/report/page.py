@@ -26,6 +26,7 @@ from sic.evaluate.metrics import (
     localisation_shares,
 )
 from sic.explain import Overview
+from sic.files import inside
 from sic.model import Model
 from sic.predictions import Predictions
 from sic.report.classes import HeatMap, Plane, SupportCard, heat_map, plane, support_cards
@@ -225,7 +226,7 @@ def _heat_maps(overview: Overview, predictions: Predictions | None) -> list[Heat
 
 def read_measurements(folder: Path) -> Measurements:
     """The evaluation in a model directory."""
-    file = folder / EVALUATION
+    file = inside(folder / EVALUATION, folder)
     if not file.is_file():
         return Measurements()
     try:

@@ -1,7 +1,6 @@
 """The routes of the HTTP interface, apart from the clinic's: the server, its model, its test images, and uploads."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -68,7 +67,7 @@ def _add_supports(app: FastAPI, site: Site) -> None:
 
     @app.get(f"{V1}/supports", tags=["model"], response_model=schemas.Supports, summary="List the supports")
     async def supports() -> dict[str, Any]:
-        return {"model": engine.name, "supports": engine.supports()}
+        return {"model": engine.name, "supports": await worker.run(lambda _: engine.supports())}
 
     @app.get(f"{V1}/supports/{{number}}/image", tags=["model"], responses=PNG, summary="The image of a support")
     def image(number: int) -> Response:  # does not use the model, so it need not wait in line
@@ -141,8 +140,7 @@ def _background(site: Site) -> Callable[[], None]:
             if worker.unfinished:
                 await asyncio.sleep(0.1)
                 continue
-            with contextlib.suppress(Refused):
-                await worker.run(lambda _: tests.embed_more(engine.model))
+            await worker.in_background(lambda: tests.embed_more(engine.model))
 
     def start() -> None:
         if engine.tests is None:
@@ -240,7 +238,8 @@ def _add_explain(app: FastAPI, site: Site) -> None:
                 explanation = engine.explain(name, view, classes or [], truth, matches)
                 if drawn:
                     return engine.figure(explanation)
-                answers.append(as_json(explanation, maps=maps, pictures=pictures))
+                right = None if test is None else engine.test_right(test)
+                answers.append({**as_json(explanation, maps=maps, pictures=pictures), "right": right})
             return answers
 
         answers = await site.worker.run(job)
@@ -263,7 +262,10 @@ def _add_share(app: FastAPI, site: Site) -> None:
         find = await _images(site, request, test)
 
         def job(check: Check) -> str:
-            name, view, truth = find(check)[0]
+            found = find(check)
+            if len(found) != 1:
+                raise Refused(400, "The page shows one image; send one image.")
+            name, view, truth = found[0]
             check()
             return shared_page(engine.explain(name, view, classes or [], truth, matches=True), engine.name)
 

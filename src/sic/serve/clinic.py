@@ -37,14 +37,19 @@ SHOWN = 60
 class ServedClinic:
     """The clinic of a server. An edit changes the model directory and the engine, or neither."""
 
-    def __init__(self, folder: Path, engine: Engine, allowed: bool = True) -> None:
+    def __init__(
+        self, folder: Path, engine: Engine, allowed: bool = True, known: tuple[int, int] | None = None
+    ) -> None:
+        """`known`: the `stamp` of the folder before the model was loaded; by default that of now."""
         self.folder, self.engine, self.allowed = folder, engine, allowed
         self.state: Literal["closed", "opening", "open", "failed"] = "closed"
         self.error: str | None = None
         self.done, self.total = 0, 0
         self._clinic: Clinic | None = None
         self._samples: dict[str, Sample] = {}
-        self._known = stamp(self.folder)
+        self._known = known or stamp(self.folder)
+        self._lock = threading.Lock()
+        """Held while the clinic is replaced."""
         self._edited = False
         """Whether the supports have changed since the server started."""
 
@@ -66,8 +71,9 @@ class ServedClinic:
         if old.keys() != new.keys() or not all(torch.equal(old[name], new[name]) for name in new):
             raise Refused(409, "The directory has another model now; restart sic serve.")
         self.engine.use(model)
-        if self.state == "open":
-            self._clinic, self.state = None, "closed"
+        with self._lock:
+            if self.state == "open":
+                self._clinic, self.state = None, "closed"
         self._known, self._edited = now, True
 
     def open(self) -> None:
@@ -81,16 +87,20 @@ class ServedClinic:
         def progress(done: int, total: int) -> None:
             self.done, self.total = done, total
 
-        try:
-            clinic = Clinic(self.folder, progress=progress)
-        except Exception as error:  # the page must not wait for ever, whatever the error
-            known = isinstance(error, SicError)
-            self.error = str(error) if known else f"The clinic cannot be opened ({type(error).__name__}: {error})."
-            self.state = "failed"
-            return
-        self._samples = {sample.id: sample for split in clinic.examined.splits.values() for sample in split}
-        self._clinic = clinic
-        self.state = "open"
+        while True:
+            before = stamp(self.folder)
+            try:
+                clinic = Clinic(self.folder, progress=progress)
+            except Exception as error:  # the page must not wait for ever, whatever the error
+                known = isinstance(error, SicError)
+                self.error = str(error) if known else f"The clinic cannot be opened ({type(error).__name__}: {error})."
+                self.state = "failed"
+                return
+            with self._lock:
+                if stamp(self.folder) == before:  # otherwise another process has edited the model: open it again
+                    self._samples = {sample.id: sample for split in clinic.examined.splits.values() for sample in split}
+                    self._clinic, self.state = clinic, "open"
+                    return
 
     def _allow(self) -> None:
         if not self.allowed:
@@ -235,7 +245,7 @@ def _add_edits(app: FastAPI, clinic: ServedClinic, worker: Worker, limits: Limit
     )
     async def apply(request: Request) -> Any:
         edit, source = await _read_edit(request, limits)
-        return await worker.run(lambda _: clinic.apply(edit, source))
+        return await worker.run(lambda _: clinic.apply(edit, source), whole=True)
 
     @app.post(
         f"{V1}/clinic/undo",
@@ -246,4 +256,4 @@ def _add_edits(app: FastAPI, clinic: ServedClinic, worker: Worker, limits: Limit
     )
     async def undo(request: Request) -> Any:
         await receive_json(request, limits)
-        return await worker.run(lambda _: clinic.undo())
+        return await worker.run(lambda _: clinic.undo(), whole=True)

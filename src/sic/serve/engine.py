@@ -261,6 +261,13 @@ class Engine:
         name, view, truth = self.test_view(place)
         return name, view, truth[0] if len(truth) == 1 else None
 
+    def test_right(self, place: int) -> bool:
+        """Whether the answer to a test image is right."""
+        assert self.tests is not None
+        sample, latents = self.tests.samples[place], self.model.latents
+        latents.embed([sample], keep=False)
+        return bool(self.model.predictions_of([sample], latents.of([sample.id])).right[0])
+
     def test_page(self, show: Literal["all", "wrong", "unlike"], offset: int, limit: int) -> dict[str, Any]:
         """Some of the test images: of all, of those with wrong answers, or of those without a similar case."""
         tests = self.tests

@@ -5,7 +5,6 @@ import hmac
 import ipaddress
 import time
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -13,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -94,7 +94,7 @@ class Guard:
     def __init__(self, app: ASGIApp, token: str | None, names: frozenset[str], metrics: Metrics) -> None:
         """`names`: host names of this server besides `localhost` and IP addresses."""
         self.app, self.token, self.metrics = app, token, metrics
-        self.names = names | {"localhost"}
+        self.names = {name.lower() for name in names} | {"localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -129,19 +129,20 @@ class Guard:
             return None
         asked = parse_qsl(scope["query_string"].decode("latin-1"))
         if scope["method"] == "GET" and self._is_token(dict(asked).get("token", "")):
-            return self._let_in(scope["path"], [(name, value) for name, value in asked if name != "token"])
+            return self._let_in(headers, scope["path"], [(name, value) for name, value in asked if name != "token"])
         given = headers.get("authorization", "").removeprefix("Bearer ")
-        if self._is_token(given) or self._is_token(_cookie(headers)):
+        cookies = cookie_parser(headers.get("cookie", ""))
+        if self._is_token(given) or self._is_token(cookies.get(_cookie_name(headers), "")):
             return None
         sentence = "This server needs its token: open /?token=… in a browser, or send Authorization: Bearer …."
         return _no(401, sentence, {"WWW-Authenticate": "Bearer"})
 
-    def _let_in(self, path: str, query: list[tuple[str, str]]) -> Response:
+    def _let_in(self, headers: Headers, path: str, query: list[tuple[str, str]]) -> Response:
         """Move the token of a link (?token=…) to a cookie that scripts cannot read."""
         assert self.token is not None
         target = "/" + path.lstrip("/") + (f"?{urlencode(query)}" if query else "")  # never //elsewhere
         response = RedirectResponse(target, 303)
-        response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+        response.set_cookie(_cookie_name(headers), self.token, httponly=True, samesite="strict")
         return response
 
     def _is_token(self, given: str) -> bool:
@@ -160,12 +161,10 @@ class Guard:
             return name in self.names
 
 
-def _cookie(headers: Headers) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""
+def _cookie_name(headers: Headers) -> str:
+    """One for each port, because a browser sends the cookies of a host to all of its ports."""
+    port = headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
 
 
 def _same_origin(headers: Headers) -> bool:

@@ -68,8 +68,11 @@ class Worker:
         if self.unfinished + self.arriving >= self.limits.waiting:
             raise _busy("Too many requests are waiting; try again in a moment.")
 
-    async def run(self, job: Callable[[Check], Result]) -> Result:
-        """Run a job and return its result; refuse with 503 if the queue is full or the time is up."""
+    async def run(self, job: Callable[[Check], Result], whole: bool = False) -> Result:
+        """Run a job and return its result; refuse with 503 if the queue is full or the time is up.
+
+        `whole`: once it has started, the job is not cancelled, and its result is returned however long it takes.
+        """
         with self._lock:
             self._admit()
             self.unfinished += 1
@@ -89,9 +92,15 @@ class Worker:
             async with asyncio.timeout(self.limits.seconds):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
+            if whole and not future.cancel():
+                return await asyncio.wrap_future(future)
             raise _busy(f"This took longer than {self.limits.seconds:g} seconds and was cancelled.") from None
         finally:
             over.set()
+
+    async def in_background(self, job: Callable[[], Result]) -> Result:
+        """Run a job that belongs to no request: it is not counted as waiting, and has no time limit."""
+        return await asyncio.wrap_future(self._thread.submit(job))
 
     def _finished(self, _: "Future[Result]") -> None:
         with self._lock:

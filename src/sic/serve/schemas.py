@@ -100,6 +100,7 @@ class Explanation(BaseModel):
     probabilities: dict[str, float]
     bias: float = Field(examples=[-2.4])
     truth: str | None = Field(description="The true class of a held-out image.")
+    right: bool | None = Field(None, description="Whether the answer (or nearest class) of a held-out image is right.")
     text: str = Field(description="The explanation in words.")
     residual: float = Field(description="The largest residual of the classes.", examples=[4e-7])
     size: list[int] = Field(description="H and W of the maps.", examples=[[96, 96]])

@@ -13,6 +13,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.Image import DecompressionBombError
 
 from sic.errors import SicError
 from sic.files import inside
@@ -24,6 +25,8 @@ PICTURE = re.compile(r"\d{5,}\.png")
 """The name of a support's picture: its number."""
 POSITION = re.compile(r"^\d+$| #\d+$")
 """An index ("7") or a name ("Beagle #2")."""
+MANY = 10
+"""Digits that no index has."""
 NEEDED = {"add": ("label", "image"), "replace": ("support", "image"), "reselect": ("label",)}
 """The fields that an action needs; the other actions need `support`."""
 
@@ -139,7 +142,7 @@ def by_position(which: int | str | None) -> bool:
 
 def find_support(supports: Sequence[Support], which: int | str, classes: Sequence[str]) -> int:
     """The index of a support that is given by its index, its image's id, or its name (`support_names`)."""
-    if isinstance(which, int) or which.isdecimal():
+    if isinstance(which, int) or (which.isdecimal() and len(which) < MANY):
         index = int(which)
         if not 0 <= index < len(supports):
             raise SicError(f"There is no support {index}; they are numbered 0 to {len(supports) - 1}.")
@@ -206,7 +209,7 @@ def read_supports(folder: Path, read: Callable[[str], bytes] | None = None, side
             )
             for entry in entries
         ]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, DecompressionBombError) as error:
         raise SicError(f"{folder} does not hold readable supports ({error}); copy the model directory again.") from None
 
 

@@ -73,8 +73,53 @@ def test_numbers_have_names_in_a_file(tmp_path: Path) -> None:
     data = sic.data.open(tmp_path)
     assert data.classes == ("ant", "bee", "cow") and data.splits["train"][0].labels == (2,)
     (tmp_path / "classnames.txt").write_text("ant\nbee\n")
-    with pytest.raises(SicError, match="classnames.txt must have one line per class"):
+    with pytest.raises(SicError, match=r"have the label 2, and .*classnames.txt names the classes 0 to 1; correct"):
         sic.data.open(tmp_path)
+
+
+def test_empty_lines_at_the_end_are_no_classes(tmp_path: Path) -> None:
+    write(tmp_path / "0.tar", numbered(0, [0, 1]))
+    (tmp_path / "classes.txt").write_text("ant\nbee\n\n \n")
+    assert sic.data.open(tmp_path).classes == ("ant", "bee")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("Käfer\nbee\n".encode("latin-1"), "is not UTF-8 text; save it as UTF-8"),
+        (b"ant\n\nbee\n", "must have one line per class"),
+        (b"ant\nant\n", "must have one line per class"),
+        (b"\n", "must have one line per class"),
+    ],
+)
+def test_a_file_of_names_must_name_each_class(tmp_path: Path, content: bytes, words: str) -> None:
+    write(tmp_path / "0.tar", numbered(0, [0, 1]))
+    (tmp_path / "classes.txt").write_bytes(content)
+    with pytest.raises(SicError, match=rf"classes\.txt {words}.*\.$"):
+        sic.data.open(tmp_path)
+
+
+def test_names_without_labels_and_negative_labels_are_errors(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("ant\nbee\n")
+    write(tmp_path / "0.tar", {"0.png": picture(0), "1.png": picture(1)})
+    with pytest.raises(SicError, match="holds no usable training images"):
+        sic.data.open(tmp_path)
+    write(tmp_path / "0.tar", numbered(0, [0, 1]) | {"2.png": picture(2), "2.json": '{"label": -1}'})
+    with pytest.raises(SicError, match="have the label -1, and"):
+        sic.data.open(tmp_path)
+
+
+@pytest.mark.parametrize("first", [".json", ".cls"])
+def test_json_about_something_else_leaves_the_label_alone(tmp_path: Path, first: str) -> None:
+    """As img2dataset writes it beside .cls; .cls also decides where both give a label."""
+    said = {"width": 9}, {"label": 0}
+    members: dict[str, Any] = {}
+    for number, about in enumerate(said):
+        beside = {f"{number}.json": json.dumps(about), f"{number}.cls": number}
+        members |= {f"{number}.png": picture(number)} | dict(sorted(beside.items(), reverse=first == ".json"))
+    write(tmp_path / "0.tar", members)
+    data = sic.data.open(tmp_path)
+    assert [sample.labels for sample in data.splits["train"]] == [(0,), (1,)] and data.skipped == []
 
 
 def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:

@@ -84,15 +84,17 @@ def _contents(shard: Path, root: Path, skipped: list[Skipped]) -> list[tuple[str
                 elif suffix in (".cls", ".json"):
                     content = tar.extractfile(member)
                     assert content is not None
-                    labels[key] = _labels(content.read(), suffix)
+                    told = _labels(content.read(), suffix)
+                    if told and (suffix == ".cls" or key not in labels):  # JSON may be about something else
+                        labels[key] = told
                 else:
                     skipped.append(Skipped(f"{name}/{member.name}", "neither an image file nor .cls nor .json"))
     except (tarfile.TarError, EOFError, OSError) as error:
         skipped.append(Skipped(name, f"cannot be read completely ({error})"))
     for key in sorted(images):
-        if not labels.get(key):
+        if key not in labels:
             skipped.append(Skipped(images[key][0], "no .cls or .json file with its label"))
-    return [(*images[key], labels[key]) for key in images if labels.get(key)]
+    return [(*images[key], labels[key]) for key in images if key in labels]
 
 
 def _labels(content: bytes, suffix: str) -> list[Any]:
@@ -113,7 +115,16 @@ def _names(root: Path, values: set[Any]) -> dict[Any, str]:
     file = next((root / name for name in NAMES if (root / name).is_file()), None)
     if file is None or not all(isinstance(value, int) for value in values):
         return {value: str(value) for value in sorted(values, key=lambda value: (str(type(value)), value))}
-    listed = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    if max(values) >= len(listed) or len(set(listed)) < len(listed):
-        raise SicError(f"{file} must have one line per class, and there are classes up to {max(values)}.")
+    try:
+        listed = [line.strip() for line in file.read_text(encoding="utf-8").rstrip().splitlines()]
+    except UnicodeDecodeError:
+        raise SicError(f"{file} is not UTF-8 text; save it as UTF-8.") from None
+    if not listed or "" in listed or len(set(listed)) < len(listed):
+        raise SicError(f"{file} must have one line per class; it is empty, or has an empty or a repeated line.")
+    wrong = [value for value in sorted(values) if not 0 <= value < len(listed)]
+    if wrong:
+        raise SicError(
+            f"The shards in {root} have the label {wrong[0]}, and {file} names the classes 0 to {len(listed) - 1}; "
+            "correct the labels or the file."
+        )
     return dict(enumerate(listed))

@@ -1,9 +1,9 @@
-// Talking to the server: refusals become errors with the server's own sentence; a busy server is asked again.
+// Talking to the server: refusals become errors with the server's own sentence; a busy server is asked again, unless to edit.
 
 export class Refused extends Error {}
 
-async function ask(path, options) {
-  for (let attempt = 0; ; attempt++) {
+async function ask(path, options, attempts = 5) {
+  for (let attempt = 1; ; attempt++) {
     let response;
     try {
       response = await fetch(path, options);
@@ -11,7 +11,7 @@ async function ask(path, options) {
       throw new Refused("The server does not respond; is it still running?");
     }
     if (response.ok) return response;
-    if (response.status === 503 && attempt < 4) {
+    if (response.status === 503 && attempt < attempts) {
       const seconds = Number(response.headers.get("Retry-After")) || 1;
       await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
       continue;
@@ -26,8 +26,9 @@ async function ask(path, options) {
 
 export const get = async (path) => (await ask(path)).json();
 export const getBytes = async (path) => (await ask(path)).arrayBuffer();
+/** Asked only once: an edit must not be made twice. */
 export const post = async (path, content) =>
-  (await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) })).json();
+  (await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) }, 1)).json();
 
 function image(source, path, parameters) {
   const query = new URLSearchParams(parameters);

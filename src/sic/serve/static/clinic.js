@@ -45,6 +45,7 @@ function show() {
   supports();
   byId("history").replaceChildren(...clinic.history.map((record) => {
     const words = {
+      add: `${record.added.join(", ")} added`,
       drop: `${record.removed.join(", ")} taken out`,
       replace: `${record.removed.join(", ")} replaced by ${record.added.join(", ")}`,
       pin: "a case kept for good", unpin: "a case no longer kept for good",

@@ -50,13 +50,21 @@ export function qualityWords({ quality }) {
   ];
 }
 
+/** Whether the answer to a held-out image is right; without a similar case there is only a nearest class (several labels: none). */
+function verdict({ answer, right, similar_case }) {
+  if (answer === null) return null;
+  if (!similar_case) {
+    const nearest = answer.length ? `, nearest class ${right ? "right" : "wrong"}` : "";
+    return make("span", { className: "soft", textContent: `no similar case${nearest}` });
+  }
+  return right ? make("span", { className: "right", textContent: "✓ right" })
+    : make("span", { className: "wrong", textContent: `✗ answer: ${answer.join(", ")}` });
+}
+
 /** A button with a held-out image, its truth and the answer to it. */
 export function testButton(entry, extra, chosen) {
-  const verdict = entry.right === null || entry.right === undefined ? null
-    : entry.right ? make("span", { className: "right", textContent: "✓ right" })
-    : make("span", { className: "wrong", textContent: `✗ answer: ${entry.similar_case ? entry.answer.join(", ") || "none" : "no similar case"}` });
   const picture = make("img", { src: `/api/v1/tests/${entry.test}/image`, alt: "", loading: "lazy" });
-  const button = make("button", { type: "button", title: entry.name }, picture, make("span", { textContent: truthWords(entry.truth) }), verdict, extra);
+  const button = make("button", { type: "button", title: entry.name }, picture, make("span", { textContent: truthWords(entry.truth) }), verdict(entry), extra);
   button.addEventListener("click", () => chosen(entry));
   return make("li", {}, button);
 }

@@ -111,7 +111,7 @@ export function stage(region, label, touch, signal) {
     if (painting) region.mark();
   });
   for (const name of ["pointerup", "pointercancel"]) box.addEventListener(name, () => { painting = false; });
-  box.addEventListener("pointerleave", () => { if (!painting) region.move(null); });
+  box.addEventListener("pointerleave", (event) => { if (!painting && event.pointerType !== "touch") region.move(null); });
   box.addEventListener("keydown", (event) => {
     const step = Math.max(1, Math.round(region.width / 32));
     const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };

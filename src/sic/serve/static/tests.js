@@ -41,16 +41,21 @@ export function startTests(tests, chosen) {
   byId("tests-on").addEventListener("click", () => { offset += PAGE; list(); });
 }
 
+let opened = 0;  // number of the latest dialog: answers to older ones are dropped
+
 /** The dialog "which images rely on this?" for a support { support, name }; `kind`: test images, or validation images. */
 export async function openRelying(one, kind, chosen) {
+  const mine = ++opened;
+  const stale = () => mine !== opened || !dialog.open;
   const dialog = byId("relying"), body = byId("relying-body");
   byId("relying-title").textContent = `Which ${kind} rely on ${one.name}?`;
   byId("relying-close").onclick = () => dialog.close();
   body.replaceChildren(make("p", { textContent: "Looking …", role: "status" }));
   dialog.showModal();
   try {
-    while (dialog.open) {
+    for (;;) {
       const found = await get(`/api/v1/supports/${one.support}/relying`);
+      if (stale()) return;
       const far = found.looked_at < found.of ? `${found.looked_at} of ${found.of} ${kind} are classified so far. ` : "";
       const images = (number) => (number === 1 ? `1 ${kind.replace(/s$/, "")} is` : `${number} ${kind} are`);
       const summary = `${far}${images(found.answers)} answered with ${found.label}, the class of this case. ` +
@@ -61,8 +66,10 @@ export async function openRelying(one, kind, chosen) {
       body.replaceChildren(make("p", { textContent: summary, role: "status" }), make("ul", { className: "thumbs" }, ...list));
       if (found.looked_at === found.of) return;
       await wait(1000);
+      if (stale()) return;
     }
   } catch (error) {
+    if (stale()) return;
     dialog.close();
     fail(error);
   }

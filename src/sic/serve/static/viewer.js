@@ -70,11 +70,8 @@ function tell() {
   byId("promise").textContent = answer.promised ? "The promise of the model covers this answer." : "The promise of the model does not cover this answer.";
   byId("truth").hidden = !source.truth;
   if (source.truth) {
-    const right = described.task === "multi"
-      ? answer.labels.length === source.truth.length && answer.labels.every((name) => source.truth.includes(name))
-      : source.truth.includes(answer.labels[0]);
     const kind = described.tests.kind.replace(/s$/, "");
-    byId("truth").textContent = `${kind[0].toUpperCase()}${kind.slice(1)} ${answer.name}. True class: ${truthWords(source.truth)}.${answer.similar_case ? ` The answer is ${right ? "right" : "wrong"}.` : ""}`;
+    byId("truth").textContent = `${kind[0].toUpperCase()}${kind.slice(1)} ${answer.name}. True class: ${truthWords(source.truth)}.${answer.similar_case ? ` The answer is ${answer.right ? "right" : "wrong"}.` : ""}`;
   }
   byId("text").textContent = answer.text;
 }
