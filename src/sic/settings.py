@@ -251,7 +251,12 @@ class Settings(Network):
     )
     lr: float = setting("Learning rate.", low=0, search=True)
     head_lr: float | None = setting(
-        "Learning rate of the layers after the backbone; default: the same.", None, low=0, special=True, search=True
+        "Learning rate of the layers after the backbone; default: the same (ProtoPNet: --lr, and a pretrained backbone "
+        "a thirtieth of it).",
+        None,
+        low=0,
+        special=True,
+        search=True,
     )
     weight_decay: float = setting("Weight decay.", 0.0, low=0, search=True)
     temperature: float = setting(

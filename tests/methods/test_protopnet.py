@@ -184,11 +184,12 @@ def test_stages(monkeypatch: pytest.MonkeyPatch, epochs: int, when: list[int]) -
         assert found == 2 * [warm] + 6 * [joint] + 2 * [last]
 
 
-def test_optimiser_as_published() -> None:
+@pytest.mark.parametrize(("lr", "head_lr"), [(3e-3, None), (1e-4, 3e-3)])
+def test_optimiser_as_published(lr: float, head_lr: float | None) -> None:
     """Adam; weight decay for the network and the new layers, none for prototypes and the last layer."""
     model = build()
     module = training(model)
-    module.settings = replace(module.settings, weight_decay=1e-3, lr=3e-3, weights="some.pth")
+    module.settings = replace(module.settings, weight_decay=1e-3, lr=lr, head_lr=head_lr, weights="some.pth")
     module.steps_per_epoch = 3
     found = module.configure_optimizers()["optimizer"]
     assert type(found) is torch.optim.Adam and ProtoPNet.defaults["weight_decay"] == 1e-3

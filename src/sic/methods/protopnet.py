@@ -34,7 +34,7 @@ class ProtoPNet(Classifier):
     supports_noun, support_noun, besides_supports = "prototypes", "part of the training image", "other prototypes"
     forms = ("conventional",)
     options = ("latent", "loss", "attribution")
-    fit_options = ("supports_per_class", "keep_support_images")
+    fit_options = ("supports_per_class", "keep_support_images", "head_lr")
     defaults = {"supports_per_class": 10, "lr": 3e-3, "weight_decay": 1e-3}
     losses = ("ce", "bce")
     attributions = (ENLARGED, BOX)

@@ -17,8 +17,9 @@ from sic.training.batches import Batch
 CLUSTER, SEPARATION, SPARSE = 0.8, 0.08, 1e-4
 """Weights of the costs: own prototypes near, others far, few connections to other classes."""
 PRETRAINED, LAST = 1 / 30, 1 / 3
-"""Learning rates relative to that of new layers and prototypes. The authors' last layer learns as slowly as pretrained
-ones, in tens of thousands of steps on enlarged data; it is a convex problem, and here it has fewer."""
+"""Learning rates relative to that of new layers and prototypes; with `--head-lr`, a pretrained network has `--lr`. The
+authors' last layer learns as slowly as pretrained ones, in tens of thousands of steps on enlarged data; it is a convex
+problem, and here it has fewer."""
 
 
 WARM = 5
@@ -108,13 +109,14 @@ class ProtoPNetTraining(Training):
 
     def configure_optimizers(self) -> Any:
         classifier, settings = self.classifier, self.settings
-        old = settings.lr if settings.weights is None else PRETRAINED * settings.lr
-        decay = settings.weight_decay
+        new, decay = settings.lr if settings.head_lr is None else settings.head_lr, settings.weight_decay
+        published = settings.head_lr is None and settings.weights is not None
+        old = PRETRAINED * settings.lr if published else settings.lr
         groups = [
             {"params": list(classifier.backbone.parameters()), "lr": old, "weight_decay": decay},
-            {"params": list(classifier.add_on.parameters()), "lr": settings.lr, "weight_decay": decay},
-            {"params": [classifier.prototypes], "lr": settings.lr},
-            {"params": list(classifier.last.parameters()), "lr": LAST * settings.lr},
+            {"params": list(classifier.add_on.parameters()), "lr": new, "weight_decay": decay},
+            {"params": [classifier.prototypes], "lr": new},
+            {"params": list(classifier.last.parameters()), "lr": LAST * new},
         ]
         optimiser = torch.optim.Adam(groups, fused=self.on_gpu)
 
