@@ -1,13 +1,17 @@
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from sic.cli.verify import _some
-from sic.methods import Contributions
-from sic.methods.sic import AnsweredSIC
+from sic import model
+from sic.cli.verify import _some, verify
+from sic.evaluate import verification
+from sic.methods import SIC
 from tests.cli.conftest import Sic
-from tests.evaluate.test_sabotage import SABOTAGES, Change, mirrored, uniform
+from tests.evaluate.test_sabotage import SABOTAGES, Change, lying, mirrored, uniform
 from tests.test_older_model import FOLDER
 
 
@@ -18,24 +22,57 @@ def test_a_limit_draws_from_all_classes() -> None:
     assert len(chosen) == len(set(chosen)) == 30 and set(chosen) <= set(files)
     assert {file.parent.name for file in chosen} == {"0", "1", "2", "3", "4"}
     assert chosen == _some(files, 30, seed=0) != _some(files, 30, seed=1)
-    assert _some(files, None, 0) == _some(files, 100, 0) == files
+    assert _some(files, 100, 0) == files
+
+
+def test_the_number_of_images_is_bounded() -> None:
+    assert inspect.signature(verify).parameters["limit"].default == 64
 
 
 @pytest.mark.parametrize("change", [None, uniform, mirrored])
 def test_a_wrong_explanation_ends_with_code_1_and_names_the_check(
     change: Change | None, sic: Sic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    explain = AnsweredSIC.explain
-
-    def changed(self: AnsweredSIC, *arguments: Any, **more: Any) -> Contributions:
-        assert change is not None
-        return change(explain(self, *arguments, **more), self.classifier, self.images, arguments[0])
-
     if change is not None:
-        monkeypatch.setattr(AnsweredSIC, "explain", changed)
-    done = sic("verify", FOLDER / "model", FOLDER / "images", "--no-compiled", code=0 if change is None else 1)
+        lying(change)(monkeypatch)
+    done = sic("verify", FOLDER / "model", FOLDER / "images", "--limit", 4, code=0 if change is None else 1)
     if change is None:
         assert "agree with its scores" in " ".join(done.stdout.split()) and " fail: " not in done.stderr
     else:
         sentence = " ".join(done.stderr.split()).rpartition(" fail: ")[2].rstrip(".")
         assert SABOTAGES[change] <= set(sentence.split(", "))
+
+
+def test_a_model_without_evidence_is_not_said_to_be_right(sic: Sic, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = model.load
+
+    def blind(*arguments: Any) -> model.Model:
+        found = load(*arguments)
+        assert isinstance(found.classifier, SIC)
+        found.classifier.support_vectors.zero_()
+        return found
+
+    monkeypatch.setattr(model, "load", blind)
+    done = sic("verify", FOLDER / "model", FOLDER / "images", "--limit", 2)
+    shown = " ".join(done.stdout.split())
+    assert "Nothing was checked" in shown and "agree with its scores" not in shown and "train it longer" in shown
+
+
+def test_the_device_is_chosen(sic: Sic, monkeypatch: pytest.MonkeyPatch) -> None:
+    where: list[torch.device] = []
+
+    def seen(loaded: model.Model, _: object, images: Tensor, **__: object) -> None:
+        where.append(next(loaded.classifier.parameters()).device)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verification, "measure", seen)
+    monkeypatch.setattr("sic.cli.options.best_device", lambda: "meta")
+    arguments = ("verify", FOLDER / "model", FOLDER / "images")
+    sic(*arguments, "--device", "cpu", code=130)
+    assert where == [torch.device("cpu")]
+    assert sic.refuse(*arguments, "--device", "nowhere").startswith("sic: --device nowhere is not available")
+
+
+def test_a_device_without_double_precision(sic: Sic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sic.cli.verify.pick_device", lambda _: "mps")
+    assert "double precision" in sic.refuse("verify", FOLDER / "model", FOLDER / "images")

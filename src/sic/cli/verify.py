@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sic.cli.console import ERR, OUT, Talker, print_json, styled
-from sic.cli.options import Json, ModelFolder, image_files, labelled_images
+from sic.cli.options import Device, Json, ModelFolder, image_files, labelled_images, pick_device
 from sic.errors import SicError
 
 if TYPE_CHECKING:
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 def verify(
     model: ModelFolder,
     data: Annotated[str | None, typer.Argument(help="Images to measure on; default: the model's own data.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The most images to use, drawn at random.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The most images to use, drawn at random.")] = 64,
     compiled: Annotated[
         bool, typer.Option("--compiled/--no-compiled", help="Also check a compiled model (takes a minute).")
-    ] = True,
+    ] = False,
+    device: Device = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
     files_only: Annotated[bool, typer.Option("--files", help="Only compare the files with their checksums.")] = False,
     key: Annotated[
@@ -46,7 +47,7 @@ def verify(
         return
     from sic.evaluate.axioms import as_json
 
-    name, images, checks = _measure(model, data, limit, seed, compiled)
+    name, images, checks = _measure(model, data, limit, seed, compiled, device)
     result = {"model": str(model), "files": checked, "data": name, "images": images, **as_json(checks)}
     result["statement"] = _statement(result)
     if json:
@@ -54,7 +55,10 @@ def verify(
     else:
         _show(checks)
         if result["undecided"]:
-            OUT.print(f"Undecided (too few images, or the score hardly changes): {', '.join(result['undecided'])}.")
+            OUT.print(
+                "Undecided (too few images, no evidence in them, or the score hardly changes): "
+                f"{', '.join(result['undecided'])}."
+            )
     if not result["passed"]:
         ERR.print(result["statement"])
         raise typer.Exit(1)
@@ -66,6 +70,8 @@ def _statement(result: dict[str, Any]) -> str:
     """One line about the scope of the checks; it must not read as an approval of the model."""
     if not result["passed"]:
         return f"The explanations of {result['model']} fail: {', '.join(result['failed'])}."
+    if len(result["undecided"]) == len(result["axioms"]):
+        return f"Nothing was checked: {result['model']} finds no evidence in these images."
     return (
         f"Checked on {result['images']} images: the explanations of {result['model']} agree with its scores. This says "
         "nothing about whether its answers are right or whether it may be used (see sic evaluate)."
@@ -73,7 +79,7 @@ def _statement(result: dict[str, Any]) -> str:
 
 
 def _measure(
-    model: Path, data: str | None, limit: int | None, seed: int, compiled: bool
+    model: Path, data: str | None, limit: int, seed: int, compiled: bool, device: str | None
 ) -> "tuple[str, int, list[Check]]":
     """The name and number of the images, and the checks."""
     import torch
@@ -84,7 +90,10 @@ def _measure(
     from sic.run import Run
 
     with Talker() as talker:
-        loaded = load(model)
+        where = pick_device(device)
+        if where.startswith("mps"):
+            raise SicError("sic verify computes in double precision, which Apple's GPUs do not have: --device cpu.")
+        loaded = load(model, where)
         require_promise(loaded.classifier)
         name, files = _images(Run(model, loaded.config, f"sic verify {model} DATA"), data, talker)
         files, bad = readable(_some(files, limit, seed))
@@ -95,10 +104,9 @@ def _measure(
         talker.say(f"Measuring on {len(files)} images: {name}.")
         images = torch.cat(list(view_batches(files, loaded.config.preprocessing)))
         checks = measure(
-            loaded.classifier,
-            load(model).classifier,
+            loaded,
+            load(model, where),
             images,
-            supports=loaded.supports,
             seed=seed,
             compiled=compiled,
             progress=talker.progress("completeness"),
@@ -117,6 +125,9 @@ def _show(checks: "list[Check]") -> None:
             residuals = check.details
             worst = f"{residuals['residual_float32']:.1e} (32 bit)\n{residuals['residual_float64']:.1e} (64 bit)"
             allowed = "1e-04\n1e-10"
+        elif check.name == "weights times input":
+            worst = f"{check.details['float32']:.1e} (32 bit)\n{check.details['float64']:.1e} (64 bit)"
+            allowed = "1e-05\n1e-09"
         wrong = f"{check.wrong[1]:.1e}: {check.wrong[0]}"
         table.add_row(check.name, check.statement, worst, allowed, wrong, str(check.checks), verdict)
     OUT.print(table)
@@ -161,9 +172,9 @@ def _files(model: Path, key: Path | None, sign: bool, files_only: bool) -> int:
     return directory.check_files(model, secret)
 
 
-def _some(files: list[Path], limit: int | None, seed: int) -> list[Path]:
+def _some(files: list[Path], limit: int, seed: int) -> list[Path]:
     """At most `limit` files, drawn at random: sorted by class, the first ones show few classes."""
-    return files if limit is None or limit >= len(files) else sorted(random.Random(seed).sample(files, limit))
+    return files if limit >= len(files) else sorted(random.Random(seed).sample(files, limit))
 
 
 def _images(run: "Run", data: str | None, talker: Talker) -> tuple[str, list[Path]]:

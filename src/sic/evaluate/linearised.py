@@ -1,8 +1,8 @@
 """A slow reference for dynamic weights: record every input-dependent factor, then replay the network with them.
 
-It shares no code with explanation mode and uses no gradients. The factors come from an ordinary forward pass, as the
-ratio between the output of a layer and its linear part. With these factors fixed the network is affine: its answer to
-an impulse is a dynamic weight, and its answer to zero is the constant.
+It shares no code with explanation mode. The factors come from an ordinary forward pass, as the ratio between the output
+of a layer and its linear part. With these factors fixed the network is affine: its answer to an impulse is a dynamic
+weight, and its answer to zero is the constant. All weights at once are the slopes of the affine network.
 """
 
 import copy
@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sic.backbones.networks import ConvStemViT, positions
 from sic.bcos import (
     BcosAttention,
     BcosConv2d,
@@ -23,8 +24,9 @@ from sic.bcos import (
     LayerNorm,
     LayerNorm2d,
 )
+from sic.bcos.convert import ConstantTerm
 from sic.errors import SicError
-from sic.methods import SIC, Bcos, Classifier
+from sic.methods import SIC, Bcos, Classifier, Contributions
 
 
 def encoded_colours(images: Tensor) -> Tensor:
@@ -35,47 +37,88 @@ def encoded_colours(images: Tensor) -> Tensor:
 class Linearised:
     """The network of a classifier with the factors of one encoded image, 1×6×H×W.
 
-    `answer(others)` are the logits N×C for other encoded images, N×6×H×W; they are affine in them.
+    `features`, `evidence` and `answer` take other encoded images, N×6×H×W, and are affine in them.
     """
 
     def __init__(self, classifier: Classifier, encoded: Tensor) -> None:
-        self._twin = copy.deepcopy(classifier)
+        own = (*classifier.parameters(), *classifier.buffers())
+        fixed = {id(value): value for value in own if not isinstance(value, nn.Parameter)}
+        fixed |= {id(value): nn.Parameter(value.detach(), False) for value in own if isinstance(value, nn.Parameter)}
+        self._twin = copy.deepcopy(classifier, fixed)  # with the same weights
         self._kept: dict[Any, list[Tensor]] = {}
         self._calls: dict[Any, int] = {}
         self._recording = True
+        self._without_positions = False
+        self.positional = False
+        """Whether the network adds codes of positions or tokens, which do not depend on the image."""
         for module in self._twin.modules():
+            self.positional = self.positional or isinstance(module, ConvStemViT | ConstantTerm)
             if (replayed := self._replayed(module)) is not None:
                 module.forward = replayed  # type: ignore[method-assign]
-        self.logits = self._run(encoded)
+        self.encoded = encoded
+        self.logits = self.answer(encoded)
         self._recording = False
 
+    @torch.no_grad()
     def answer(self, encoded: Tensor) -> Tensor:
-        return self._run(encoded)
+        """Logits, N×C."""
+        return self.scores(encoded)
 
     @torch.no_grad()
-    def _run(self, encoded: Tensor) -> Tensor:
+    def biases(self) -> Tensor:
+        """Logits, C, of an empty image without codes of positions."""
+        self._without_positions = True
+        try:
+            return self.scores(torch.zeros_like(self.encoded))[0]
+        finally:
+            self._without_positions = False
+
+    def traced(self, outputs: Callable[[Tensor], Tensor]) -> Contributions:
+        """Contributions K to `outputs`, which takes encoded images and is made of the methods below."""
+        leaf = self.encoded.clone().requires_grad_()
+        with torch.enable_grad():
+            values = outputs(leaf)[0]
+            weights = torch.stack([torch.autograd.grad(value, leaf, retain_graph=True)[0][0] for value in values])
+        with torch.no_grad():
+            constant = outputs(torch.zeros_like(leaf))[0]
+        return Contributions((weights * self.encoded).sum(dim=1), weights, values.detach(), constant)
+
+    def features(self, encoded: Tensor) -> Tensor:
+        """What the logits are computed from: latents, N×d, or pooled features, N×F."""
         self._calls.clear()
         twin = self._twin
+        if not isinstance(twin, SIC):
+            return twin.backbone.pooled(encoded)
+        if twin.encoder.local:
+            features = twin.backbone.feature_maps(encoded).permute(0, 2, 3, 1)
+        else:
+            features = twin.backbone.pooled(encoded)
+        units = twin.encoder.projection(features)
+        if twin.encoder.relu:
+            units = units * self._factor("relu", lambda: (units > 0).to(units))
+        return units.mean(dim=(1, 2)) if twin.encoder.local else units
+
+    def evidence(self, encoded: Tensor) -> Tensor:
+        """The evidence of each case, N×S (SIC only)."""
+        twin, latents = self._twin, self.features(encoded)
+        assert isinstance(twin, SIC)
+        linear = latents @ F.normalize(twin.support_vectors, dim=1, eps=1e-12).T
+        return linear * self._factor("similarity", lambda: _ratio(twin.evidence(latents), linear))
+
+    def scores(self, encoded: Tensor) -> Tensor:
+        """As `answer`, with gradients where they are on."""
+        twin = self._twin
         if isinstance(twin, SIC):
-            if twin.encoder.local:
-                features = twin.backbone.feature_maps(encoded).permute(0, 2, 3, 1)
-            else:
-                features = twin.backbone.pooled(encoded)
-            units = twin.encoder.projection(features)
-            if twin.encoder.relu:
-                units = units * self._factor("relu", lambda: (units > 0).to(units))
-            latents = units.mean(dim=(1, 2)) if twin.encoder.local else units
-            directions = F.normalize(twin.support_vectors, dim=1, eps=1e-12)
-            linear = latents @ directions.T
-            return twin.logits(linear * self._factor("similarity", lambda: _ratio(twin.evidence(latents), linear)))
+            return twin.logits(self.evidence(encoded))
         if isinstance(twin, Bcos):
-            return twin.logits(twin.backbone.pooled(encoded))
+            return twin.logits(self.features(encoded))
         raise SicError(f"{type(twin).__name__} is not a B-cos network: its explanations are not exact by construction.")
 
     def _factor(self, key: Any, compute: Callable[[], Tensor]) -> Tensor:
         """Computed while recording; the same again in the same call of each replay."""
         if self._recording:
-            self._kept.setdefault(key, []).append(compute())
+            with torch.no_grad():
+                self._kept.setdefault(key, []).append(compute())
         call = self._calls.get(key, 0)
         self._calls[key] = call + 1
         return self._kept[key][call]
@@ -97,6 +140,10 @@ class Linearised:
             return lambda x, *others, **more: self._attention(module, x)
         if isinstance(module, nn.MaxPool2d | nn.AdaptiveMaxPool2d):
             return lambda x: self._chosen(module, x)
+        if isinstance(module, ConvStemViT):
+            return lambda x: self._tokens(module, x)
+        if isinstance(module, ConstantTerm):
+            return lambda value: torch.zeros_like(value) if self._without_positions else value
         if isinstance(module, Gate | nn.ReLU | nn.LeakyReLU):
             # A copy, because activations may work in place.
             return lambda x: x * self._factor(module, lambda: _ratio(ordinary(x.clone()), x))
@@ -145,6 +192,13 @@ class Linearised:
 
         mixed = self._factor(module, looks) @ value
         return module.out(mixed.transpose(1, 2).flatten(2))
+
+    def _tokens(self, module: ConvStemViT, x: Tensor) -> Tensor:
+        grid = module.stem(x)
+        tokens = module.embedding(grid.flatten(2).transpose(1, 2))
+        if not self._without_positions:
+            tokens = tokens + positions(grid.shape[2], grid.shape[3], module.features, tokens)
+        return module.norm(module.encoder(tokens).mean(dim=1))
 
     def _chosen(self, module: nn.MaxPool2d | nn.AdaptiveMaxPool2d, x: Tensor) -> Tensor:
         def indices() -> Tensor:

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,15 +9,29 @@ from torch import Tensor
 from sic.data.dataset import Progress
 from sic.errors import SicError
 from sic.evaluate import axioms
-from sic.evaluate.axioms import Check, explained, largest, predicted, relative, seen_through, uniform
+from sic.evaluate.axioms import (
+    NOTHING,
+    Check,
+    amount,
+    evident,
+    explained,
+    largest,
+    predicted,
+    relative,
+    seen_through,
+    some_classes,
+    uniform,
+)
 from sic.evaluate.deletion import deletion
+from sic.evaluate.implementations import implementation_invariance
 from sic.evaluate.linearised import Linearised, encoded_colours
-from sic.explain.matches import find_matches
-from sic.methods import SIC, Classifier
-from sic.supports import Support
+from sic.evaluate.returned import returned
+from sic.evaluate.verified_matches import matches
+from sic.methods import SIC, Classifier, device_of
+from sic.model import Model
 
-OUTPUTS = 16
-"""Explained classes per image, at most: weights of hundreds would fill the memory."""
+SINGLE, DOUBLE = 1e-5, 1e-9
+"""Largest errors of a map as the product of weights and colours, relative to its largest value."""
 IMPULSES, DIRECTIONS = 12, 4
 DELETED = 64
 """Images for the deletion check, at most."""
@@ -31,68 +44,67 @@ def require_promise(classifier: Classifier) -> None:
 
 
 def measure(
-    classifier: Classifier,
-    reloaded: Classifier,
+    model: Model,
+    reloaded: Model,
     images: Tensor,
     *,
-    supports: Sequence[Support] = (),
     probes: int = 8,
     seed: int = 0,
-    compiled: bool = True,
+    compiled: bool = False,
     progress: Progress | None = None,
 ) -> list[Check]:
-    """Run every check on `images`, n×3×S×S: completeness on every image and class, deletion on up to 64 images, the
-    others on `probes` images. Everything is measured on what `explain` returns. `supports`: the cases of a SIC model;
-    with them, matches are checked, too."""
+    """Run every check on `images`, n×3×S×S: completeness on every image, deletion on up to 64, the others on `probes`
+    images. Contributions are what `explain` returns. `reloaded`: the same model, read again."""
     generator = torch.Generator().manual_seed(seed)
-    shuffled = images[torch.randperm(len(images), generator=generator)]
+    images = images.to(device_of(model.classifier))
+    shuffled = images[torch.randperm(len(images), generator=generator).to(images.device)]
     few = shuffled[:probes].float()
-    single, double = copy.deepcopy(classifier).float(), copy.deepcopy(classifier).double()
+    single, double = copy.deepcopy(model.classifier).float(), copy.deepcopy(model.classifier).double()
     exact = few.double()
     weights, constant = weights_and_constant(double, exact, generator)
     found = [
-        axioms.completeness(single, double, images, progress),
-        weights_times_input(double, exact, generator),
+        axioms.completeness(single, double, images, progress, generator),
+        weights_times_input(single, double, exact, generator),
         weights,
         constant,
         axioms.sensitivity(double, exact, generator),
         axioms.dummy(double, exact, generator),
         axioms.symmetry(double, exact, generator),
         equivariance(double, exact, generator),
-        axioms.implementation_invariance(single, copy.deepcopy(reloaded).float(), few, compiled),
+        implementation_invariance(single, copy.deepcopy(reloaded.classifier).float(), few, compiled),
         deletion(single, shuffled[:DELETED].float(), generator),
+        *returned(model, double, few.to(next(model.classifier.parameters())), generator),
     ]
     if isinstance(double, SIC):
-        found.append(axioms.linearity(double, exact))
-        if supports:
-            found.append(matches(double, supports, exact))
+        found.append(axioms.linearity(double, exact, generator))
+        found += matches(model, double, few.to(next(model.classifier.parameters())))
     return found
 
 
-def _some_classes(classifier: Classifier, image: Tensor, generator: torch.Generator) -> Tensor:
-    """The predicted class and random others, 1×K."""
-    best = predicted(classifier, image).cpu()
-    order = torch.randperm(classifier.classes, generator=generator)
-    return torch.cat([best, order[order != best]])[None, :OUTPUTS].to(image.device)
-
-
-def weights_times_input(classifier: Classifier, images: Tensor, generator: torch.Generator) -> Check:
-    """The map is `Σ_channels W ⊙ [x, 1 - x]` at every pixel."""
-    worst = wrong = 0.0
+def weights_times_input(single: Classifier, double: Classifier, images: Tensor, generator: torch.Generator) -> Check:
+    """The map is `Σ_channels W ⊙ [x, 1 - x]` at every pixel, in both precisions."""
+    worst = {torch.float32: 0.0, torch.float64: 0.0}
+    wrong = most = 0.0
     checks = 0
     for image in images.split(1):
-        found = explained(classifier, image, _some_classes(classifier, image, generator))
-        expected = (found.weights * encoded_colours(image)[:, None]).sum(dim=2)
-        worst = max(worst, largest(relative(found.maps, expected)))
+        targets = some_classes(double, image, generator)
+        for classifier, kind in ((single, torch.float32), (double, torch.float64)):
+            found = explained(classifier, image.to(kind), targets)
+            # The product is in double precision: only that of the map is on trial.
+            expected = (found.weights.double() * encoded_colours(image)[:, None]).sum(dim=2)
+            worst[kind] = max(worst[kind], largest(relative(found.maps, expected)))
+            most = max(most, largest(amount(found.maps)), largest(amount(expected)))
         wrong = max(wrong, largest(relative(uniform(expected), expected)))
         checks += expected.numel()
     return Check(
         "weights times input",
         "a pixel's contribution is its weights times its colours",
-        worst,
-        1e-9,
+        max(worst[torch.float32] / SINGLE, worst[torch.float64] / DOUBLE),
+        1.0,
         checks,
-        ("a uniform map", wrong),
+        ("a uniform map", wrong / DOUBLE),
+        {"float32": worst[torch.float32], "float64": worst[torch.float64]},
+        decided=most > NOTHING,
     )
 
 
@@ -100,14 +112,15 @@ def weights_and_constant(classifier: Classifier, images: Tensor, generator: torc
     """Dynamic weights and constants against a network that is linear by construction (see `Linearised`).
 
     Its answers to impulses in random channels of random pixels are single weights, its answers to noise test all
-    weights at once, its answer to zero is the constant.
+    weights at once, its answer to zero is the constant. B-cos networks of either form promise that nothing but the bias
+    of the class is in the constant, and with positions their code: a bias that is left in a layer is an error.
     """
-    worst = wrong = apart = moved = spread = 0.0
+    worst = wrong = apart = moved = spread = most = 0.0
     checks = outputs = 0
     constants: list[Tensor] = []
-    promised = True
+    positional = False
     for image in images.split(1):
-        targets = _some_classes(classifier, image, generator)
+        targets = some_classes(classifier, image, generator)
         found = explained(classifier, image, targets)
         encoded = encoded_colours(image)
         probes = torch.zeros(2 + IMPULSES + DIRECTIONS, *encoded.shape[1:], dtype=encoded.dtype)
@@ -121,23 +134,27 @@ def weights_and_constant(classifier: Classifier, images: Tensor, generator: torc
         zero, slopes = answers[0], answers[1:] - answers[0]
         # The last probe is the sum of the directions: its slope must be the sum of theirs if the reference is linear.
         size = found.weights[0].flatten(1).norm(dim=1).clamp_min(1e-12)
-        bent = (slopes[-1] - slopes[IMPULSES:-1].sum(dim=0)).abs() / size
+        # Next to the bias, the slopes of a class with hardly any evidence are rounded.
+        rounding = 1e-14 * answers.abs().amax(dim=0).clamp_min(1)
+        bent = ((slopes[-1] - slopes[IMPULSES:-1].sum(dim=0)).abs() - rounding).clamp_min(0) / size
         strayed = (reference.logits[0, targets[0]] - found.value[0]).abs()
         expected = found.weights[0].flatten(1) @ probes[1:].flatten(1).T
         top = found.weights[0].flatten(1).abs().amax(dim=1, keepdim=True).clamp_min(1e-12)
-        error = (expected - slopes.T).abs()
+        error = ((expected - slopes.T).abs() - rounding[:, None]).clamp_min(0)
         errors = error[:, :IMPULSES] / top, error[:, IMPULSES:] / size[:, None], bent, strayed
         worst = max(worst, *map(largest, errors))
         plain = _gradient(classifier, image, targets[0, 0])
         wrong = max(wrong, largest((plain - found.weights[0, 0]).norm() / size[0]))
         checks += slopes.numel()
-        amount = found.maps.abs().sum(dim=(-2, -1))[0].clamp_min(1e-12)
-        apart = max(apart, largest((found.constant[0] - zero).abs() / amount))
-        moved = max(moved, largest((found.maps.sum(dim=(-2, -1))[0] / 2).abs() / amount))
-        promised = promised and largest((zero - classifier.bias).abs() / amount) < 1e-9
+        scale = (amount(found.maps)[0] + zero.abs()).clamp_min(1e-300)
+        biases = reference.biases()[targets[0]] - classifier.bias
+        apart = max(apart, largest((found.constant[0] - zero).abs() / scale), largest(biases.abs() / scale))
+        moved = max(moved, largest((found.maps.sum(dim=(-2, -1))[0] / 2).abs() / scale))
+        most = max(most, largest(amount(found.maps)), largest((reference.logits - classifier.bias).abs()))
+        positional = reference.positional
         constants.append(found.constant[0])
         outputs += zero.numel()
-    if promised:
+    if not positional:
         values = torch.cat(constants)
         spread = (values.max() - values.min()).item()
     return Check(
@@ -147,16 +164,19 @@ def weights_and_constant(classifier: Classifier, images: Tensor, generator: torc
         1e-4,  # of the largest weight; untrained deep networks magnify rounding
         checks,
         ("the plain gradient", wrong),
+        decided=most > NOTHING,
     ), Check(
         "constant",
-        "the constant is the bias, the same for every image"
-        if promised
-        else "the constant is the output of the linearised network for an empty image",
+        "the constant is the bias of the class and the share of the positional code, which the linearised network "
+        "gives an empty image"
+        if positional
+        else "the constant is the bias of the class, the same for every image",
         max(apart, spread),
         1e-6,
         outputs,
         ("half of the map in the constant", moved),
-        {"bias_only": promised},
+        {"bias_only": not positional},
+        decided=most > NOTHING,
     )
 
 
@@ -177,7 +197,7 @@ def equivariance(classifier: Classifier, images: Tensor, generator: torch.Genera
     """A network that undoes a rearrangement of the pixels answers alike, and its map is rearranged alike.
 
     Pixels are mirrored and shuffled. The answers tell whether the network undoes it. A map that stays where it was
-    fails as well: it does not follow the pixels.
+    fails as well if its image did not: it does not follow the pixels.
     """
     targets = predicted(classifier, images)
     before = explained(classifier, images, targets)
@@ -195,8 +215,9 @@ def equivariance(classifier: Classifier, images: Tensor, generator: torch.Genera
             alike = largest((twin(_moved(images, order)) - classifier(images)).abs()) < 1e-9
         expected = _moved(before.maps, order)
         found[name] = largest(relative(after.maps, expected)) if alike else math.inf
-        stays = relative(after.maps, before.maps).flatten(1).amax(dim=1)
-        if (stays < 1e-6).any():
+        stays = relative(after.maps, before.maps).flatten(1).amax(dim=1) < 1e-6
+        other = (_moved(images, order) != images).flatten(1).any(dim=1)
+        if (stays & other & (amount(before.maps) > NOTHING)).any():
             found[name] = math.inf
         wrong = max(wrong, largest(relative(before.maps, expected)))
     return Check(
@@ -207,44 +228,10 @@ def equivariance(classifier: Classifier, images: Tensor, generator: torch.Genera
         len(images) * len(orders),
         ("a map that stays where it was", wrong),
         found,
+        decided=evident(before.maps),
     )
 
 
 def _moved(images: Tensor, order: Tensor) -> Tensor:
     """…×H×W with its pixels in another order."""
     return images.flatten(-2)[..., order].view_as(images)
-
-
-def matches(classifier: SIC, supports: Sequence[Support], images: Tensor) -> Check:
-    """For the cases of the predicted class of each image.
-
-    Evidence and whole maps are computed without matches. Errors are relative to the evidence and to the largest
-    contribution of the whole map.
-    """
-    worst = wrong = 0.0
-    checks = 0
-    owners = classifier.support_classes.tolist()
-    for image, best in zip(images.split(1), predicted(classifier, images).tolist(), strict=True):
-        cases = [case for case, owner in enumerate(owners) if owner == best]
-        with torch.no_grad():
-            evidence = classifier.answer(image)[1][0]
-        whole = classifier.explain_evidence(image, torch.tensor([cases], device=image.device)).maps[0]
-        found = find_matches(classifier.answered(image), supports, [cases])[0]
-        for case, expected in zip(cases, whole, strict=True):
-            parts, value = found[case].parts, evidence[case].item()
-            total = torch.stack([part.image.map for part in parts]).sum(dim=0)
-            sides = [part.support.value for part in parts if part.support is not None]
-            sums = [sum(part.evidence for part in parts), sum(part.image.value for part in parts)]
-            sums += [sum(sides)] if sides else []
-            errors = [abs(each - value) / max(abs(value), 1e-12) for each in sums]
-            worst = max(worst, *errors, largest(relative(total, expected)))
-            wrong = max(wrong, largest(relative(uniform(expected), expected)))
-            checks += 1 + len(errors)
-    return Check(
-        "matches",
-        "matched regions add up to the evidence of their case, on both sides",
-        worst,
-        1e-9,
-        checks,
-        ("a uniform map", wrong),
-    )

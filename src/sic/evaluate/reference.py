@@ -1,0 +1,161 @@
+"""What contributions are compared with: the linearised network in double precision, and the effect of rounding."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from sic.evaluate.axioms import NOTHING, amount, largest
+from sic.evaluate.linearised import Linearised, encoded_colours
+from sic.methods import SIC, Classifier, Contributions
+
+ROUNDING = 1e-4
+"""Largest relative error of contributions in single precision (L2). Backbones without gates have 1e-6 to 5e-5."""
+SHAKE, SHAKES = 1e-6, 8
+"""Relative noise on the pixels, and how often it is drawn. It moves contributions about as much as rounding does."""
+SLACK = 4.0
+"""An error up to this many times the largest effect of the noise is due to rounding …"""
+SWITCHED = 0.5
+"""… unless it is as large as this."""
+
+Quantity = Callable[[Linearised], Callable[[Tensor], Tensor]]
+"""Of a linearised network: encoded images N×6×H×W → N×1."""
+
+
+def score(label: int) -> Quantity:
+    return lambda linear: lambda encoded: linear.scores(encoded)[:, label, None]
+
+
+def evidence(case: int) -> Quantity:
+    return lambda linear: lambda encoded: linear.evidence(encoded)[:, case, None]
+
+
+def similarity(classifier: SIC, case: int) -> Quantity:
+    """Evidence without the temperature."""
+    return lambda linear: lambda encoded: linear.evidence(encoded)[:, case, None] * classifier.temperature
+
+
+def by_units(split: Tensor) -> Quantity:
+    """Evidence that is known for each latent unit, d, by where in a picture these units are."""
+
+    def quantity(linear: Linearised) -> Callable[[Tensor], Tensor]:
+        with torch.no_grad():
+            own = linear.features(linear.encoded)[0]
+        weights = torch.where(own == 0, 0, split / own)
+        lacking = torch.where(own == 0, split, 0).sum()  # belongs to no pixel
+        return lambda encoded: (linear.features(encoded) @ weights + lacking)[:, None]
+
+    return quantity
+
+
+def part(found: Contributions, place: int | tuple[int, ...]) -> Contributions:
+    """The contributions at one index; `Contributions.at` is checked, too."""
+    return Contributions(found.maps[place], found.weights[place], found.value[place], found.constant[place])
+
+
+def distance(found: Contributions, right: Contributions) -> float:
+    """How far contributions to one value are from the right ones: relative, the largest of maps (L2), weights (L2, if
+    there are any), value and constant."""
+    scale = float(amount(right.maps) + right.constant.abs())
+    if float(amount(right.maps)) < NOTHING:
+        return 0.0 if float(amount(found.maps)) < NOTHING else float("inf")
+    pairs = [(found.maps, right.maps)] + [(found.weights, right.weights)] * (found.weights.shape[0] > 0)
+    errors = [(one.double() - other).norm() / other.norm() for one, other in pairs]
+    errors += [(found.value.double() - right.value).abs() / scale, (found.constant - right.constant).abs() / scale]
+    return max(largest(error) for error in errors)
+
+
+class Reference:
+    """What an image, 3×H×W, contributes to quantities of a classifier in double precision."""
+
+    def __init__(self, classifier: Classifier, image: Tensor) -> None:
+        self.classifier, self.image = classifier, image.double()
+        self._moved: dict[Quantity, float] = {}
+
+    @cached_property
+    def linear(self) -> Linearised:
+        return Linearised(self.classifier, encoded_colours(self.image[None]))
+
+    @cached_property
+    def features(self) -> Tensor:
+        """1×d, as `Linearised.features`."""
+        with torch.no_grad():
+            return self.linear.features(self.linear.encoded)
+
+    def of(self, quantity: Quantity) -> Contributions:
+        return part(self.linear.traced(quantity(self.linear)), 0)
+
+    def compared(self, way: str, found: Contributions, quantity: Quantity, right: Contributions) -> "Compared":
+        """`right`: what `of` gave for the quantity."""
+        return Compared(way, distance(found, right), lambda: self.moved(quantity, right), evident=shows(right))
+
+    def value(self, way: str, value: float, quantity: Quantity, right: Contributions) -> "Compared":
+        """As `compared`, for a value alone."""
+        return Compared(way, apart(value, right), lambda: self.moved(quantity, right), evident=shows(right))
+
+    def moved(self, quantity: Quantity, right: Contributions) -> float:
+        """How far contributions are from the right ones if pixels change as much as by rounding."""
+        if quantity not in self._moved:
+            generator = torch.Generator().manual_seed(0)
+            found = []
+            for _ in range(SHAKES):
+                noise = torch.randn(self.image.shape, generator=generator, dtype=torch.float64).to(self.image)
+                other = Linearised(self.classifier, encoded_colours((self.image * (1 + SHAKE * noise))[None]))
+                found.append(distance(part(other.traced(quantity(other)), 0), right))
+            self._moved[quantity] = max(found)
+        return self._moved[quantity]
+
+
+def shows(right: Contributions) -> bool:
+    """Whether there is evidence."""
+    return float(amount(right.maps)) >= NOTHING
+
+
+def apart(value: float, right: Contributions) -> float:
+    """The error of a value, as in `distance`."""
+    scale = float(amount(right.maps) + right.constant.abs())
+    return abs(value - float(right.value)) / scale if shows(right) else 0.0
+
+
+@dataclass
+class Compared:
+    """A returned value and the right one."""
+
+    way: str
+    """How it was returned."""
+    error: float
+    moved: Callable[[], float] = lambda: 0.0
+    """How far the right value moves by rounding; networks with gates switch now and then."""
+    evident: bool = True
+    """Whether there is anything to compare."""
+
+    def __post_init__(self) -> None:
+        self.error = math.inf if math.isnan(self.error) else self.error
+
+    @property
+    def excused(self) -> bool:
+        return ROUNDING < self.error < SWITCHED and self.error <= SLACK * self.moved()
+
+
+def worst_by_way(found: Iterable[Compared]) -> dict[str, float]:
+    """The largest error of each way that rounding does not explain; ways that decide nothing are missing."""
+    ways: dict[str, list[Compared]] = {}
+    for each in found:
+        if each.evident or each.error > 0:
+            ways.setdefault(each.way, []).append(each)
+    result: dict[str, float] = {}
+    for way, some in ways.items():
+        ranked = sorted(some, key=lambda each: -each.error)
+        worst = next((each.error for each in ranked if not each.excused), None)
+        if worst is not None:
+            result[way] = worst
+    return result
+
+
+def merged(found: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The largest value of each key."""
+    keys = dict.fromkeys(key for one in found for key in one)
+    return {key: max(one[key] for one in found if key in one) for key in keys}
