@@ -72,7 +72,8 @@ class Model(Predictor):
             truth: The true class, to be shown.
             most: How many classes of the answer to explain, the most probable first; by default all of them.
             matches: Also split the evidence of every case into regions that match (SIC only).
-            versus: Compare the first class with this one, region by region (SIC only).
+            versus: Compare the first class with this one, region by region (SIC only). If it is the best class itself,
+                the next best is compared with it.
 
         Returns:
             Contribution maps and evidence of each class explained; `save` draws them.
@@ -82,7 +83,7 @@ class Model(Predictor):
         if most is not None and not classes and versus is None:
             probable = self.answers(answered.logits).probabilities[0].tolist()
             targets = [sorted(targets[0], key=lambda label: -probable[label])[:most]]
-        found = self._explanations(answered, targets, True, matches, versus is not None)[0]
+        found = self._explanations(answered, targets, True, matches, versus)[0]
         return replace(found, title=_title(image), truth=truth)
 
     def explain_many(
@@ -123,7 +124,7 @@ class Model(Predictor):
             if len(wanted) < len(batch):
                 raise SicError(f"There are more images than the {len(lists)} lists of classes.")
             targets = self._targets(answered, wanted, other)
-            for each in self._explanations(answered, targets, matches=matches, versus=other is not None):
+            for each in self._explanations(answered, targets, matches=matches, versus=versus):
                 yield replace(each, title=titles.popleft())
 
     def contributions(
@@ -159,6 +160,12 @@ class Model(Predictor):
         if name is None:
             return None
         self.sic.require_evaluation()
+        if len(self.classes) < 2:
+            raise SicError("The model has one class; there is no other to compare it with.")
+        if any(support.image is None for support in self.supports):
+            raise SicError(
+                "The model does not keep the images of its cases, so classes cannot be compared region by region."
+            )
         return (self._wanted([name]) or [0])[0]
 
     def _targets(
@@ -169,6 +176,8 @@ class Model(Predictor):
         With `versus`, two: if it is the best class itself, the next best is compared with it.
         """
         if versus is not None:
+            if any(own and own[0] == versus for own in wanted):
+                raise SicError(f"{self.classes[versus]} cannot be compared with itself; name another class.")
             ranked = answered.logits.argsort(dim=1, descending=True).tolist()
             first = [(own or row)[0] for own, row in zip(wanted, ranked, strict=True)]
             return [
@@ -206,9 +215,9 @@ class Model(Predictor):
         targets: list[list[int]],
         evidence_maps: bool = False,
         matches: bool = False,
-        versus: bool = False,
+        versus: str | None = None,
     ) -> list[Explanation]:
-        """Of the classes `targets` of each image; `versus`: the first is compared with the second."""
+        """Of the classes `targets` of each image; with `versus`, the first is compared with the second."""
         own: dict[int, Contributions] = {}
         if isinstance(self.classifier, SIC):
             shown = {label for labels in targets for label in labels}
@@ -221,7 +230,7 @@ class Model(Predictor):
             targets,
             own,
             evidence_maps=evidence_maps,
-            matches=matches or versus,
+            matches=matches or versus is not None,
         )
         result = []
         answers, calibration = self.answers(answered.logits), self.classifier.calibration
@@ -239,7 +248,8 @@ class Model(Predictor):
                     dict(zip(self.classes, answers.probabilities[row].tolist(), strict=True)),
                     None,
                     self.config.method,
-                    parts[1].name if versus else None,
+                    None if versus is None else parts[1].name,
+                    versus is not None and parts[1].name != versus,
                     calibration.threshold,
                     bool(answers.promised[row]),
                     self.classifier.loss == "ce",

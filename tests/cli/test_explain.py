@@ -94,4 +94,7 @@ def test_matches_and_contrasts(sic: Sic, saved: Path, folder: Path, tmp_path: Pa
         difference = sum(part["difference"] for part in contrast["regions"])
         assert difference == pytest.approx(first["logit"] - second["logit"], abs=1e-4)
         assert f"{predicted} against {second['name']}: the scores differ by" in told["text"]
+        assert ("is the best class itself" in told["text"]) == (other == predicted)
+    same = sic.refuse("explain", saved, image, "--versus", other, "--class", other, "--out", out)
+    assert f"{other} cannot be compared with itself" in same
     assert "has no class 'none'" in sic.refuse("explain", saved, image, "--versus", "none", "--out", out)

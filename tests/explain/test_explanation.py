@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sic import backbones
 from sic.explain import Explanation, explain_answers, negative_share, support_contributions
-from sic.explain.matches import Matches
+from sic.explain.matches import Match, Region
 from sic.explain.prose import percent
 from sic.explain.regions import REGION_COLOURS
 from sic.explain.render import as_json
@@ -440,7 +440,7 @@ def test_a_figure_numbers_the_matches_on_both_sides(sure: SIC, tmp_path: Path) -
     alone = matched(sure, [2])
     for case in alone.classes[0].cases:
         assert case.matches is not None
-        case.matches = Matches([], case.matches.rest)
+        case.matches = replace(case.matches, groups=[])
     alone.save(tmp_path / "alone.svg")
     assert "no region matches" in (tmp_path / "alone.svg").read_text(encoding="utf-8")
 
@@ -486,3 +486,21 @@ def test_a_contrast_adds_up_to_the_difference_of_the_scores(sure: SIC) -> None:
     assert (told["class"], told["versus"]) == ("kite", "wren")
     assert sum(each["difference"] for each in told["regions"]) == pytest.approx(told["difference"], rel=1e-5)
     assert matched(sure, [2, 0]).contrast == [] and "contrast" not in as_json(matched(sure, [2, 0]))
+
+
+def test_a_region_counts_for_both_classes_whether_a_case_matches_it_or_not(sure: SIC) -> None:
+    explanation = replace(matched(sure, [2, 0]), versus="wren")
+    found = explanation.contrast
+    assert all(abs(each.other) > 1e-4 for each in found[:-1])
+    for each in found[:-1]:
+        for part, value in zip(explanation.classes, (each.evidence, each.other), strict=True):
+            assert part.matches is not None
+            inside = part.contributions.maps[part.matches.areas == each.number].sum().item()
+            assert value == pytest.approx(inside, abs=1e-4)
+    for case in explanation.classes[1].cases:  # as if no case of the other class had a match
+        assert case.matches is not None
+        whole = Region(case.matches.evidence_map)
+        case.matches = replace(case.matches, groups=[], rest=Match(0, case.evidence, 1.0, whole, None))
+    for now, before in zip(explanation.contrast, found, strict=True):
+        assert (now.number, now.evidence) == (before.number, before.evidence)
+        assert now.other == pytest.approx(before.other, abs=1e-4)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sic import backbones
 from sic.explain.correspondence import GROUPS, corresponding
-from sic.explain.matches import Matches, Region, find_matches, unit_evidence
+from sic.explain.matches import ALIKE, Matches, Region, find_matches, unit_evidence
 from sic.explain.regions import centre, core, outlines
 from sic.methods import SIC
 from sic.methods.contract import Traced
@@ -21,14 +21,25 @@ from tests.models import norms_take_the_next_batch
 
 SIZE = 32
 LABELS = [0, 0, 1, 2]
-LARGE = ("resnet18", "resnet18_smooth", "densenet121", "vgg11", "resnext50_32x4d", "convnext_tiny")
-FAMILIES = ["resnet_tiny", "vit_small", *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)]
+LARGE = ("resnet18", "resnet18_smooth", "densenet121", "vgg11", "convnext_tiny", "vitc_ti")
+WIDE = 96
+"""The size of pictures of which deep networks have feature maps with several places."""
+FAMILIES = [
+    ("resnet_tiny", SIZE, {}),
+    ("resnet_tiny", SIZE, {"local_units": True}),
+    ("resnet_tiny", SIZE, {"relu": False}),
+    ("vit_small", SIZE, {}),
+    *(pytest.param(name, WIDE, {}, marks=pytest.mark.slow) for name in LARGE),
+    pytest.param("resnext50_32x4d", 128, {}, marks=pytest.mark.slow),
+    pytest.param("resnet18", WIDE, {"local_units": True}, marks=pytest.mark.slow),
+    pytest.param("timm/mobilenetv3_small_050", WIDE, {}, marks=pytest.mark.slow),
+]
 
 
-def photos(number: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def photos(number: int, dtype: torch.dtype = torch.float32, size: int = SIZE) -> Tensor:
     """Pictures that survive being stored in 8 bits."""
     coarse = torch.rand(number, 3, 8, 8, generator=torch.Generator().manual_seed(5))
-    return (F.interpolate(coarse, (SIZE, SIZE), mode="bilinear") * 255).round().to(dtype) / 255
+    return (F.interpolate(coarse, (size, size), mode="bilinear") * 255).round().to(dtype) / 255
 
 
 def stored(images: Tensor, keep: bool = True) -> list[Support]:
@@ -36,15 +47,17 @@ def stored(images: Tensor, keep: bool = True) -> list[Support]:
     return [Support(label, f"{i}.png", pixels[i] if keep else None) for i, label in enumerate(LABELS)]
 
 
-def build(backbone: str = "resnet_tiny", b: float = 2, form: str = "bcos", latent: int = 12) -> SIC:
+def build(
+    backbone: str = "resnet_tiny", b: float = 2, form: str = "bcos", latent: int = 12, size: int = SIZE, **options: Any
+) -> SIC:
     torch.manual_seed(0)
     network = backbones.create(backbone, form, b=b)  # type: ignore[arg-type]
-    model = SIC(network, 3, len(LABELS), latent=latent, temperature=1.0, b=b)
+    model = SIC(network, 3, len(LABELS), latent=latent, temperature=1.0, b=b, **options)
     norms_take_the_next_batch(model)
     with torch.no_grad():
-        model.train().encoder(photos(8))
-        model.eval().set_supports(model.encoder(photos(4)), torch.tensor(LABELS))
-        model.temperature *= model.evidence(model.encoder(photos(8)[4:])).mean().item()
+        model.train().encoder(photos(8, size=size))
+        model.eval().set_supports(model.encoder(photos(4, size=size)), torch.tensor(LABELS))
+        model.temperature *= model.evidence(model.encoder(photos(8, size=size)[4:])).mean().item()
     return model
 
 
@@ -67,10 +80,16 @@ def slow_unit_evidence(model: SIC, latents: Tensor, case: int) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("backbone", FAMILIES)
-def test_every_sum_against_single_units(backbone: str, dtype: torch.dtype) -> None:
-    model = build(backbone).to(dtype)
-    images, supports = photos(8, dtype)[4:6], photos(4, dtype)
+@pytest.mark.parametrize(("backbone", "size", "options"), FAMILIES, ids=str)
+def test_every_sum_against_single_units(
+    backbone: str, size: int, options: dict[str, bool], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sic.explain.matches.ALIKE", -1.0)  # to untrained networks, no two places are alike
+    monkeypatch.setattr("sic.explain.correspondence.ONE_SIDED", 0.0)
+    if backbone.startswith("timm/"):
+        pytest.importorskip("timm")
+    model = build(backbone, size=size, **options).to(dtype)
+    images, supports = photos(8, dtype, size)[4:6], photos(4, dtype, size)
     if dtype == torch.float64:  # the vectors of the supports in the same precision as everything else
         with torch.no_grad():
             model.set_supports(model.encoder(supports), torch.tensor(LABELS))
@@ -91,6 +110,8 @@ def test_every_sum_against_single_units(backbone: str, dtype: torch.dtype) -> No
                 assert part.evidence == pytest.approx(part.image.value, abs=error * max(1.0, evidence))
             check_side(model, images[n], slow, [part.image for part in parts], error)
             check_side(model, supports[case], slow, [part.support for part in parts], error)
+    groups = [len(each.groups) for row in result for each in row.values()]
+    assert max(groups) > 1, "sums of one part are no test"
 
 
 def check_side(model: SIC, picture: Tensor, evidence: Tensor, regions: Sequence[Region | None], error: float) -> None:
@@ -104,7 +125,7 @@ def check_side(model: SIC, picture: Tensor, evidence: Tensor, regions: Sequence[
     with torch.no_grad():
         latents = model.encoder(picture[None])[0]
     expected, constant = torch.zeros_like(maps[0]), 0.0
-    for unit in (evidence > 0).nonzero()[:, 0].tolist():
+    for unit in evidence.nonzero()[:, 0].tolist():
         single, share = slow_unit_map(model, picture, unit)
         factor = (evidence[unit] / latents[unit]).item()
         expected, constant = expected + factor * single, constant + factor * share
@@ -234,39 +255,75 @@ def checkered(*numbers: int) -> Tensor:
 def test_similar_places_are_one_region_wherever_they_are() -> None:
     flat = torch.ones(SIZE, SIZE)
     places = torch.stack([checkered(0, 1, 2, 3), 5 * checkered(3, 0, 4, 1)])
-    one, other = corresponding(places[None], torch.stack([flat, flat])[None])[0]
+    areas, alike = (each[0] for each in corresponding(places[None], torch.stack([flat, flat])[None]))
+    one, other = areas
     middle = [4, SIZE - 5]
-    ours, theirs = ([areas[row, column].item() for row in middle for column in middle] for areas in (one, other))
+    ours, theirs = ([each[row, column].item() for row in middle for column in middle] for each in (one, other))
     assert len(set(ours)) == 4
-    assert theirs[0] == ours[3] and theirs[1] == ours[0] and theirs[3] == ours[1] and theirs[2] not in ours
+    assert theirs[0] == ours[3] and theirs[1] == ours[0] and theirs[3] == ours[1]
+    assert all(alike[1, ours[quarter]] > ALIKE for quarter in (0, 1, 3))
+    assert theirs[2] == ours[2] == GROUPS or alike[1, ours[2]] < ALIKE, "they show different things"
 
 
-def slow_areas(places: Tensor, maps: Tensor) -> Tensor:
-    """The regions of one set of pictures, place by place: M×F×h×w and M×H×W → M×H×W."""
+def slow_areas(places: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
+    """The regions of one set of pictures, place by place: M×F×h×w and M×H×W → M×H×W and M×`GROUPS`."""
     counting = [m for m in range(len(maps)) if maps[m].max() > 0]
     places = F.normalize(places, dim=1)
-    places = torch.stack([each - each.flatten(1).mean(dim=1)[:, None, None] for each in places])
     cells = maps.shape[-1] // places.shape[-1]
-    points, weights = [], []
+    masses = F.avg_pool2d(maps.clamp(min=0), cells)
+    means = [each.mean(dim=(1, 2)) for each in places]
+    for m in counting:
+        means[m] = (means[m] + (places[m] * masses[m] / masses[m].sum()).sum(dim=(1, 2))) / 2
+    places = torch.stack([each - mean[:, None, None] for each, mean in zip(places, means, strict=True)])
+    points, weights, first = [], [], []
     for m in counting:
         total = maps[m].clamp(min=0).sum().item()
         for row in range(places.shape[-2]):
             for column in range(places.shape[-1]):
                 part = maps[m, row * cells : (row + 1) * cells, column * cells : (column + 1) * cells]
                 mass = part.clamp(min=0).sum().item() / total
-                weights.append(mass * (len(counting) - 1 if m == 0 else 1))
+                weights.append(mass)
+                first.append(m == 0)
                 points.append((places[m, :, row, column] / places[m, :, row, column].norm()).numpy())
     centres = [points[int(np.argmax(weights))]]
     while len(centres) < GROUPS:
         far = [w * (1 - max(float(p @ c) for c in centres)) for p, w in zip(points, weights, strict=True)]
         centres.append(points[int(np.argmax(far))])
-    for _ in range(20):
+    for step in range(40):
+        own = [int(np.argmax([p @ c for c in centres])) for p in points]
+        amounts = np.zeros((2, GROUPS))
+        for w, group, image in zip(weights, own, first, strict=True):
+            amounts[int(image), group] += w / (1 if image else len(counting) - 1)
+        if step >= 20 and step % 5 == 0:
+            left = [group for group in range(GROUPS) if np.any(centres[group])]
+            least = min(left, key=lambda group: amounts[:, group].min())
+            if amounts[:, least].min() < 0.05:
+                centres[least] = np.zeros_like(points[0])
         own = [int(np.argmax([p @ c for c in centres])) for p in points]
         for group in range(GROUPS):
-            total = sum(w * p for p, w, o in zip(points, weights, own, strict=True) if o == group)
-            centres[group] = total / np.linalg.norm(total) if np.any(total) else centres[group]
-    similar = torch.einsum("gf,mfhw->mghw", torch.tensor(np.array(centres)), F.normalize(places, dim=1))
-    return F.interpolate(similar, maps.shape[1:], mode="bilinear", align_corners=False).argmax(dim=1)
+            total = np.zeros_like(points[0])
+            for image in (True, False):
+                mine = [(o, f) == (group, image) for o, f in zip(own, first, strict=True)]
+                side = sum(
+                    (w * p for p, w, m in zip(points, weights, mine, strict=True) if m), np.zeros_like(points[0])
+                )
+                total += side / np.linalg.norm(side) if np.any(side) else 0
+            if np.any(total) and np.any(centres[group]):
+                centres[group] = total / np.linalg.norm(total)
+    left = [group for group in range(GROUPS) if np.any(centres[group])]
+    similar = torch.full((len(places), GROUPS + 1, *places.shape[-2:]), -1.0, dtype=torch.double)
+    similar[:, GROUPS] = 0
+    chosen = torch.tensor(np.array([centres[group] for group in left]))
+    similar[:, left] = torch.einsum("gf,mfhw->mghw", chosen, F.normalize(places, dim=1))
+    areas = F.interpolate(similar, maps.shape[1:], mode="bilinear", align_corners=False).argmax(dim=1)
+    means = np.zeros((len(places), GROUPS, places.shape[1]))
+    side = places.shape[-1] ** 2
+    for place, (point, weight) in enumerate(zip(points, weights, strict=True)):
+        m, row, column = place // side, place % side // places.shape[-1], place % places.shape[-1]
+        if (group := int(similar[m, :, row, column].argmax())) < GROUPS:
+            means[m, group] += weight * point
+    means /= np.maximum(np.linalg.norm(means, axis=2, keepdims=True), 1e-12)
+    return areas, torch.tensor((means * means[:1]).sum(axis=2))
 
 
 def test_regions_of_a_batch_against_single_places() -> None:
@@ -274,10 +331,12 @@ def test_regions_of_a_batch_against_single_places() -> None:
     places = torch.rand(3, 4, 6, 4, 4, generator=generator, dtype=torch.double)
     maps = torch.randn(3, 4, 16, 16, generator=generator, dtype=torch.double)
     maps[1, 3] = 0  # one case less than the others
-    found = corresponding(places, maps)
+    found, alike = corresponding(places, maps)
     for n, number in enumerate((4, 3, 4)):
         assert len(found[n].unique()) > 3
-        torch.testing.assert_close(found[n, :number], slow_areas(places[n, :number], maps[n, :number]))
+        areas, similar = slow_areas(places[n, :number], maps[n, :number])
+        torch.testing.assert_close(found[n, :number], areas)
+        torch.testing.assert_close(alike[n, :number], similar)
 
 
 def test_a_part_is_the_same_in_a_picture_of_another_colour() -> None:
@@ -285,11 +344,26 @@ def test_a_part_is_the_same_in_a_picture_of_another_colour() -> None:
     parts = torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 2, 2], [2, 2, 2, 2]])
     places = F.one_hot(torch.stack([parts, parts.flip(1)]), 4).movedim(-1, 1).double()
     places[1, 3] = 3.0
-    found = corresponding(places[None], torch.ones(1, 2, 16, 16, dtype=torch.double))[0, :, 2::4, 2::4]
+    found = corresponding(places[None], torch.ones(1, 2, 16, 16, dtype=torch.double))[0][0, :, 2::4, 2::4]
     for part in range(3):
         first, second = (found[m][each == part].unique().tolist() for m, each in enumerate((parts, parts.flip(1))))
         assert first == second and len(first) == 1
     assert len(found.unique()) == 3
+
+
+def test_a_part_is_the_same_on_another_background() -> None:
+    """Three parts, each picture with a background of its own, which shows at its parts, too."""
+    parts = torch.tensor([[-1, -1, -1, -1], [-1, 0, 1, -1], [-1, 2, 2, -1], [-1, -1, -1, -1]])
+    both = torch.stack([parts, parts.roll(1, dims=1)])
+    places = F.one_hot(both + 1, 6).movedim(-1, 1).double()[:, 1:]
+    for picture, background in enumerate((3, 4)):
+        places[picture, background] = torch.where(both[picture] < 0, 3.0, 0.5)
+    evidence = F.interpolate((both >= 0).double()[None], (16, 16))
+    areas, alike = corresponding(places[None], evidence)
+    found = areas[0, :, 2::4, 2::4]
+    numbers = [[found[m][each == part].unique().tolist() for part in range(3)] for m, each in enumerate(both)]
+    assert numbers[0] == numbers[1] and len({tuple(each) for each in numbers[0]}) == 3
+    assert all(alike[0, 1, number] > ALIKE for (number,) in numbers[0])
 
 
 def test_unit_evidence_by_hand() -> None:

@@ -79,9 +79,9 @@ def test_json_has_the_fields_that_the_api_documents(sure: SIC) -> None:
     parts = explain_answers(sure, supports(), NAMES, answered, [[0]], evidence_maps=True, matches=True)[0]
     told = as_json(replace(explained(sure, [0]), classes=parts), maps=True, pictures=True)
     # The server knows the true class of a held-out image, and whether the answer is right.
-    assert {*told, "right"} == set(schemas.Explanation.model_fields)
+    assert {*told, "right", "contrast"} == set(schemas.Explanation.model_fields)
     (entry,) = told["classes"]
-    assert set(entry) == set(schemas.ClassExplanation.model_fields)
+    assert {*entry, "words"} == set(schemas.ClassExplanation.model_fields)
     assert set(entry["steps"][0]) == set(schemas.Step.model_fields)
     assert set(entry["cases"][0]) == set(schemas.SupportEvidence.model_fields)
     assert set(entry["cases"][0]["regions"][0]) == set(schemas.Match.model_fields)

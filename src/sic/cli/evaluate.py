@@ -236,6 +236,8 @@ def _matches(found: Mapping[str, Any]) -> Table:
         "whole_maps": "the same, of whole maps",
         "same_place": "the same, of the same place in both pictures",
     }
+    if "matched_share" in found:
+        table.add_row("evidence that has a match", percent(found["matched_share"]), "")
     for kind, each in found.get("part_agreement", {}).items():
         low, high = map(percent, each["interval"])
         table.add_row(

@@ -3,7 +3,7 @@
 import copy
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from sic.data.dataset import ImageData, Sample, Watch, nobody
-from sic.data.images import Preprocessing, read_image
+from sic.data.images import Preprocessing, UnreadableImage, read_image
 from sic.data.loading import view_batches
 from sic.evaluate.parts import Masks, part_places
 from sic.explain.matches import Matches, find_matches
@@ -48,8 +48,8 @@ def matches(
 
     `part_agreement`: how often both sides of a match lie on the same part of the bird, weighted by evidence, on images
     whose parts are known (`chance`: sides of random matches; `whole_maps`: both maps as a whole; `same_place`: the
-    part at the same place of the case). `causality`, for SIC: see there. `images_per_s`: explained with matches.
-    `images`: how many were measured.
+    part at the same place of the case). `causality`, for SIC: see there. `matched_share`: the share of the evidence
+    that has a match. `images_per_s`: explained with matches. `images`: how many were measured.
     """
     if not isinstance(model.classifier, SIC | ProtoPNet):
         return "only SIC and ProtoPNet match regions of an image with regions of training images"
@@ -68,11 +68,13 @@ class _Measured:
         known = {sample.id: sample for own in (*data.splits.values(), samples) for sample in own}
         self.parts = functools.cache(functools.partial(part_places, data, preprocessing=model.config.preprocessing))
         """Where the parts of an image are."""
-        self.cases = [_found(support, known, model.config.preprocessing) for support in model.supports]
-        """The images of the cases, if they are known."""
+        self.cases = [_found(support, known, self.parts, model.config.preprocessing) for support in model.supports]
+        """The images of the cases, if they and their parts are known."""
         self.agreement: dict[str, list[tuple[int, float, str, str]]] = {}
         """By kind: image, evidence, and the parts that both sides lie on."""
         self.drops: list[Drop] = []
+        self.evidence = self.matched = 0.0
+        """Of all cases, and of their matches."""
         self.seconds = 0.0
 
     def result(self) -> dict[str, Any]:
@@ -93,6 +95,7 @@ class _Measured:
         if self.drops:
             found["causality"] = causality(self.drops, self.seed)
         if isinstance(self.model.classifier, SIC):
+            found["matched_share"] = self.matched / self.evidence if self.evidence else 0.0
             found["images_per_s"] = done / self.seconds
         return {"images": done, **found} if found else {}
 
@@ -116,6 +119,8 @@ class _Measured:
                 ]
                 self._record("matches", row, case, pairs)
                 whole = _whole(matched)
+                self.evidence += whole.evidence
+                self.matched += sum(pair.evidence for pair in pairs)
                 self._record("whole_maps", row, case, [whole])
                 same = [Pair(pair.image, whole.support * (pair.image != 0), pair.evidence) for pair in pairs]
                 self._record("same_place", row, case, same)
@@ -155,12 +160,23 @@ def _whole(matched: Matches) -> Pair:
     return Pair(matched.evidence_map, support, sum(part.evidence for part in matched.parts))
 
 
-def _found(support: Support, known: Mapping[str, Sample], preprocessing: Preprocessing) -> Sample | None:
-    """The image of a support among those known by their ids; None if it is not there, or another one has its id."""
+def _found(
+    support: Support,
+    known: Mapping[str, Sample],
+    parts: Callable[[Sample], Masks | None],
+    preprocessing: Preprocessing,
+) -> Sample | None:
+    """The image of a support among those known by their ids; None if it is not there or cannot be read, if its parts
+    are not known, or if another image has its id."""
     sample = known.get(support.source)
     if sample is None or support.image is None:
         return None
-    view, own = (np.asarray(image, np.float32) for image in (preprocessing(read_image(sample.path)), support.image))
+    try:
+        if parts(sample) is None:
+            return None
+        view, own = (np.asarray(image, np.float32) for image in (preprocessing(read_image(sample.path)), support.image))
+    except UnreadableImage:
+        return None
     return sample if view.shape == own.shape and np.abs(view - own).mean() <= SAME else None
 
 

@@ -116,6 +116,7 @@ FAITHFULNESS = (
 
 MATCHES = (
     Metric("part_agreement", "matches on the same part", "evidence whose two sides lie on the same part", percent=True),
+    Metric("matched_share", "evidence that has a match", "in regions of the image that match the case", percent=True),
     Metric(
         "match_spearman", "matches: claimed and measured (rank correlation)", "agreement of what a region is said to "
         "add and what blanking it costs",
@@ -205,8 +206,10 @@ def headline(result: Mapping[str, Any]) -> dict[str, float | None]:
     if edge := result.get("frame"):
         found |= {one.key: edge[one.key.removeprefix("frame_")] for one in FRAME}
     matches = result.get("matches", {})
-    if "part_agreement" in matches:
-        found["part_agreement"] = matches["part_agreement"]["matches"]["agreement"]
+    if agreed := matches.get("part_agreement", {}).get("matches"):
+        found["part_agreement"] = agreed["agreement"]
+    if "matched_share" in matches:
+        found["matched_share"] = matches["matched_share"]
     if "causality" in matches:
         found["match_spearman"] = matches["causality"]["spearman"]
     for kind, figures in result.get("unfamiliar", {}).items():

@@ -94,13 +94,17 @@ class Difference:
 
 
 def contrast(explained: ClassExplanation, other: ClassExplanation) -> list[Difference]:
-    """The difference of two scores, region by region, largest first, and the rest; the differences add up to it."""
-    sides = [
-        {} if each.matches is None else {part.number: part.evidence for part in each.matches.parts}
-        for each in (explained, other)
-    ]
-    found = [Difference(number, *(side.get(number, 0.0) for side in sides)) for number in {*sides[0], *sides[1]}]
-    return sorted(found, key=lambda difference: (not difference.number, -difference.value))
+    """The difference of two scores, region by region, largest first, and the rest; the differences add up to it.
+
+    A region counts with all its pixels for both classes, whether a case of them matches it or not. Matches are needed.
+    """
+    both = [each.matches for each in (explained, other) if each.matches is not None]
+    maps, areas = [each.evidence_map for each in both], both[0].areas
+    numbers = sorted({*areas.unique().tolist()} - {0})
+    regions = [Difference(n, *(each[areas == n].sum().item() for each in maps)) for n in numbers]
+    wholes = [sum(part.evidence for part in each.parts) for each in both]
+    rest = wholes[0] - sum(each.evidence for each in regions), wholes[1] - sum(each.other for each in regions)
+    return [*sorted(regions, key=lambda difference: -difference.value), Difference(0, *rest)]
 
 
 @dataclass(repr=False)
@@ -122,6 +126,8 @@ class Explanation:
     method: str = "sic"
     versus: str | None = None
     """The class that the first one is compared with."""
+    next_best: bool = False
+    """Whether `versus` is the next best class because the best one itself was asked for."""
     threshold: float = 0.0
     """The score with a probability of 50 %, where classes do not compete (see `sic.calibration`)."""
     promised: bool = False

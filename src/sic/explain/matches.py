@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sic.explain.contributions import images_at_once, support_image
@@ -23,7 +24,10 @@ from sic.methods.sic import AnsweredSIC
 from sic.supports import Support
 
 SMALL = 0.08
-"""Share of a case's evidence that a match needs on both sides; what is below it belongs to the rest."""
+"""Share of what the pixels of a picture add to a case's evidence that a match needs, on both sides; what is below it
+belongs to the rest."""
+ALIKE = 0.35
+"""Cosine of the mean descriptors of its two sides that a match needs."""
 WEAK = 0.05
 """Evidence below which a case has no matches."""
 AT_ONCE = 4
@@ -82,7 +86,9 @@ class Matches:
     groups: list[Match]
     """The matches, by number; none if the image of the case is not kept."""
     rest: Match
-    """All that has no partner, or too little evidence on one of the sides."""
+    """All that has no partner, one that is not similar, or too little evidence on one of the sides."""
+    areas: Tensor
+    """H×W, the number of each pixel's region in the image, the same for all cases of an explanation; 0: of none."""
 
     @property
     def parts(self) -> list[Match]:
@@ -105,7 +111,7 @@ def combined(matches: Sequence[Matches]) -> Matches:
         region = Region(torch.stack([part.image.map for part in own]).sum(dim=0), sum(p.image.constant for p in own))
         return Match(number, region.value, region.value / total if total else 0.0, region, None)
 
-    return Matches([added(number) for number in numbers], added(0))
+    return Matches([added(number) for number in numbers], added(0), matches[0].areas)
 
 
 def unit_evidence(latents: Tensor, vectors: Tensor, evidence: Tensor) -> Tensor:
@@ -230,15 +236,16 @@ def _matches(
         theirs: Descriptors of the pictures of the cases, of S pairs.
     """
     owners, among = torch.tensor(rows, device=places.device), torch.tensor(shown, device=places.device).long()
-    ours, others = _areas(here, there, owners, among, places, theirs)
+    ours, others, alike = _areas(here, there, owners, among, places, theirs)
     values, whole = _sums(here.maps, ours), here.maps.sum(dim=(1, 2)) + here.constants
-    partners = torch.zeros_like(values).index_copy(0, among, _sums(there.maps, others))
-    kept = (torch.minimum(values, partners) >= SMALL * whole[:, None]) & (whole >= WEAK)[:, None]
+    kept = _large(values) & (whole >= WEAK)[:, None]
+    kept &= torch.zeros_like(kept).index_copy(0, among, _large(_sums(there.maps, others)) & (alike >= ALIKE))
     matched = values.new_zeros(len(places), GROUPS).index_add(0, owners, torch.where(kept, values, 0))
     numbers = 1 + matched.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    areas = _at(torch.where(matched > 0, numbers, 0)[owners], ours)
     sides = _divided(here, ours, kept)
     opposite = dict(zip(shown, _divided(there, others, kept[among]), strict=True))
-    rests = torch.where(_within(kept, ours), 0, here.maps).sum(dim=(1, 2)) + here.constants
+    rests = torch.where(_at(kept, ours), 0, here.maps).sum(dim=(1, 2)) + here.constants
     result = []
     for pair, (amounts, names, groups, rest, total) in enumerate(
         zip(*(each.tolist() for each in (values, numbers[owners], kept, rests, whole)), strict=True)
@@ -250,15 +257,20 @@ def _matches(
         ]:
             partner = opposite[pair][group] if pair in opposite else None
             found.append(Match(number, evidence, evidence / total if total else 0.0, sides[pair][group], partner))
-        result.append(Matches(found[:-1], found[-1]))
+        result.append(Matches(found[:-1], found[-1], areas[pair]))
     return result
+
+
+def _large(values: Tensor) -> Tensor:
+    """Which of the regions P×`GROUPS` of pictures hold enough of what the pixels add."""
+    return (values > 0) & (values >= SMALL * values.sum(dim=1, keepdim=True))
 
 
 def _areas(
     here: _Evidence, there: _Evidence, owners: Tensor, among: Tensor, places: Tensor, theirs: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The number of each pixel's region in the images of P pairs and in the pictures of S of their cases; arguments
-    as in `_matches`."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The number of each pixel's region in the images of P pairs and in the pictures of S of their cases, and how
+    similar both sides of a region are, S×`GROUPS`; arguments as in `_matches`."""
     pictures: list[list[int]] = [[n] for n in range(len(places))]
     turns = []
     for place, n in enumerate(owners[among].tolist()):
@@ -269,13 +281,14 @@ def _areas(
     maps = torch.cat([together, there.maps, torch.zeros_like(together[:1])])
     longest = max(map(len, pictures))
     index = torch.tensor([row + [len(maps) - 1] * (longest - len(row)) for row in pictures], device=places.device)
-    areas = corresponding(torch.cat([places, theirs, places[:1]])[index], maps[index])
-    return areas[owners, 0], areas[owners[among], turns]
+    areas, alike = corresponding(torch.cat([places, theirs, places[:1]])[index], maps[index])
+    cases = owners[among], turns
+    return areas[owners, 0], areas[cases], alike[cases]
 
 
-def _within(groups: Tensor, areas: Tensor) -> Tensor:
-    """Which pixels belong to the groups marked in P×`GROUPS`: P×H×W."""
-    return groups.gather(1, areas.flatten(1)).view_as(areas)
+def _at(values: Tensor, areas: Tensor) -> Tensor:
+    """The value P×`GROUPS` of each pixel's group, P×H×W; 0 for pixels of none."""
+    return F.pad(values, (0, 1)).gather(1, areas.flatten(1)).view_as(areas)
 
 
 def _sums(maps: Tensor, areas: Tensor) -> Tensor:
@@ -286,7 +299,7 @@ def _sums(maps: Tensor, areas: Tensor) -> Tensor:
 def _divided(whole: _Evidence, areas: Tensor, kept: Tensor) -> list[list[Region]]:
     """For each pair the region of each group, and last the rest: all groups but those `kept`, and no pixel at all."""
     groups = [torch.where(areas == group, whole.maps, 0) for group in range(GROUPS)]
-    rest = torch.where(_within(kept, areas), 0, whole.maps)
+    rest = torch.where(_at(kept, areas), 0, whole.maps)
     return [
         [*(Region(maps[pair]) for maps in groups), Region(rest[pair], constant)]
         for pair, constant in enumerate(whole.constants.tolist())

@@ -152,8 +152,8 @@ def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> l
         negative = 0.0 if case.own is None else negative_share(case.own.maps).item()
         if negative > TOO_MUCH_NEGATIVE:
             sentences.append(
-                f"Caution: {percent(negative)} of the contributions to {_named(case)} are negative; a higher "
-                "temperature in training would give clearer explanations."
+                f"Caution: {percent(negative)} of the contributions to {_named(case)} are negative, so its picture "
+                "shows only a part of what counts."
             )
     return sentences
 
@@ -185,13 +185,15 @@ def _contrast_sentences(explanation: Explanation) -> list[str]:
         return []
     first, other = explanation.classes[:2]
     parts = [
-        f"{f'region {each.number}' if each.number else 'what has no match'} {each.value:+.2f} "
+        f"{f'region {each.number}' if each.number else 'the rest'} {each.value:+.2f} "
         f"({each.evidence:.2f} against {each.other:.2f})"
         for each in explanation.contrast
     ]
+    instead = [f"{first.name} is the best class itself, so it is compared with the next best."]
     return [
+        *(instead if explanation.next_best else []),
         f"{first.name} against {other.name}: the scores differ by {first.logit - other.logit:+.2f}, made of "
-        f"{_listed(parts)}."
+        f"{_listed(parts)}.",
     ]
 
 
