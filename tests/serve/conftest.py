@@ -37,6 +37,7 @@ from tests.conftest import draw_folders
 from tests.models import settle, small_distilled
 
 SIZE, CLASSES, SUPPORTS = 32, 4, 3
+SQUASHED = Preprocessing(SIZE, SIZE, "squash")
 TERMS = "Ask the hospital."
 
 
@@ -114,10 +115,15 @@ def draw_splits(root: Path) -> Path:
     return root
 
 
-def make_model(folder: Path, root: Path, task: Task = "single", loss: Loss = "bce") -> Served:
+def make_model(
+    folder: Path,
+    root: Path,
+    task: Task = "single",
+    loss: Loss = "bce",
+    preprocessing: Preprocessing = SQUASHED,
+) -> Served:
     """Random weights, supports chosen as in training; T such that answers lie on both sides of 50 %."""
     data = sic.data.open(root)
-    preprocessing = Preprocessing(SIZE, SIZE, "squash")
     config = Config("resnet_tiny", list(data.classes), task, preprocessing, SUPPORTS, 1.0, latent=16, loss=loss)
     torch.manual_seed(0)
     classifier = directory.build(config, CLASSES * SUPPORTS)

@@ -2,7 +2,9 @@
 
 import base64
 import io
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,10 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
+from sic.data import Preprocessing
 from sic.explain import support_contributions
-from tests.serve.conftest import SIZE, Served, floats
+from sic.explain.prose import match_sentence
+from tests.serve.conftest import SIZE, Served, floats, make_model
 
 V1 = "/api/v1"
 
@@ -90,6 +94,64 @@ def test_other_classes_are_explained_on_request(client: TestClient, served: Serv
     assert [found["name"] for found in answer["classes"]] == names
     unknown = client.post(f"{V1}/explain?class=dodo", files={"image": served.image.read_bytes()})
     assert unknown.status_code == 422 and "dodo" in unknown.json()["error"]
+
+
+def test_regions_that_match_come_with_a_sentence(client: TestClient, served: Served) -> None:
+    plain = send(client, "explain", served).json()["images"][0]["classes"][0]
+    assert plain["words"] is None and plain["regions"] is None
+    told = send(client, "explain?matches=true", served).json()["images"][0]["classes"][0]
+    wanted = served.model.explain(served.image, matches=True).classes[0]
+    assert wanted.matches is not None and wanted.matches.groups
+    assert told["words"] == match_sentence(wanted) and told["words"].startswith("The strongest match is region")
+    for found, case in zip(told["cases"], wanted.cases, strict=True):
+        assert found["strength"] * found["likeness"] == pytest.approx(found["evidence"], rel=1e-5)
+        assert found["likeness"] == pytest.approx(case.likeness, rel=1e-5)
+        assert sum(part["evidence"] for part in found["regions"]) == pytest.approx(case.evidence, abs=1e-5)
+
+
+def test_two_classes_are_compared_region_by_region(client: TestClient, served: Served) -> None:
+    first, other = served.model.classes[1], served.model.classes[3]
+    told = send(client, f"explain?class={first}&versus={other}", served).json()["images"][0]
+    contrast, scores = told["contrast"], {one["name"]: one["logit"] for one in told["classes"]}
+    assert list(scores) == [first, other] == [contrast["class"], contrast["versus"]]
+    assert contrast["difference"] == pytest.approx(scores[first] - scores[other], abs=1e-5)
+    assert len(contrast["regions"]) > 1
+    for part in contrast["regions"]:
+        assert part["difference"] == pytest.approx(part["evidence"] - part["versus"], abs=1e-6)
+    assert sum(part["difference"] for part in contrast["regions"]) == pytest.approx(contrast["difference"], abs=1e-4)
+    assert send(client, f"explain?class={first}", served).json()["images"][0]["contrast"] is None
+
+
+@pytest.mark.parametrize("path", ["explain", "share"])
+def test_a_class_is_compared_with_another_one_that_exists(client: TestClient, served: Served, path: str) -> None:
+    name = served.model.classes[0]
+    for versus, words in ((name, "cannot be compared with itself"), ("dodo", "no class 'dodo'")):
+        data = served.image.read_bytes()
+        refused = client.post(f"{V1}/{path}", params={"class": name, "versus": versus}, files={"image": data})
+        assert refused.status_code == 422 and words in refused.json()["error"]
+
+
+def test_a_support_is_explained_as_it_was_kept(bird_splits: Path, tmp_path: Path) -> None:
+    """Preprocessing it a second time would crop it again."""
+    cropped = make_model(tmp_path / "cropped", bird_splits, preprocessing=Preprocessing(SIZE, SIZE + 12, "crop"))
+    number, support = 5, cropped.model.supports[5]
+    with cropped.client() as client:
+        for path, image in (("predict", {}), ("explain", {"maps": "true"})):
+            told = client.post(f"{V1}/{path}", params={"support": number, **image}).json()["images"][0]
+            assert told["name"] == support.source
+            if path == "predict":
+                (own,) = (one for one in told["evidence"] if one["support"] == number)
+            else:
+                assert told["truth"] == cropped.model.classes[support.label] and told["right"] is None
+        norm = cropped.model.sic.support_vectors[number].norm().item()
+        assert own["value"] == pytest.approx(norm / cropped.model.sic.temperature, rel=1e-4)  # likeness 100 %
+        uploaded = client.get(f"{V1}/supports/{number}/image").content
+        again = client.post(f"{V1}/predict", files={"image": uploaded}).json()["images"][0]
+        (other,) = (one for one in again["evidence"] if one["support"] == number)
+        assert other["value"] != pytest.approx(own["value"], rel=1e-2)
+        page = client.post(f"{V1}/share", params={"support": number})
+        assert page.status_code == 200 and support.source in page.text
+        assert client.post(f"{V1}/explain", params={"support": 99}).status_code == 404
 
 
 def test_several_labels_are_answered_and_explained_together(served_multi: Served) -> None:
@@ -214,6 +276,21 @@ def test_a_case_is_one_file_without_scripts(client: TestClient, served: Served) 
     assert text.count("data:image/webp;base64,") == 3 + 2 * len(explained.cases)
 
 
+def test_a_shared_page_compares_two_classes(client: TestClient, served: Served) -> None:
+    first, other = served.model.classes[1], served.model.classes[0]
+    page = send(client, f"share?class={first}&versus={other}", served).text
+    explained = served.model.explain(served.image, [first], versus=other)
+    rows = re.findall(r"<tr data-region=.*?</tr>", page, re.DOTALL)
+    assert len(rows) == len(explained.contrast) > 1
+    for row, part in zip(rows, explained.contrast, strict=True):
+        for value in (part.evidence, part.other, part.value):
+            assert f"{value:+.2f}".replace("-", "−") in row
+    difference = explained.classes[0].logit - explained.classes[1].logit
+    assert f"<strong>{difference:+.2f}</strong>".replace("-", "−") in page
+    assert "data-region" in (alone := send(client, f"share?class={first}", served).text)
+    assert "<tr data-region" not in alone
+
+
 def test_without_support_images_nothing_is_shown_and_everything_else_works(served: Served, own_copy: Served) -> None:
     from dataclasses import replace
 
@@ -223,6 +300,10 @@ def test_without_support_images_nothing_is_shown_and_everything_else_works(serve
         assert not any(case["shown"] for case in answer["classes"][0]["cases"])
         for what in ("image", "map", "picture"):
             assert client.get(f"{V1}/supports/0/{what}").status_code == 404
+        assert client.post(f"{V1}/explain?support=0").status_code == 404
+        first, other = served.model.classes[:2]
+        refused = client.post(f"{V1}/explain", params={"class": first, "versus": other, "test": 0})
+        assert refused.status_code == 422 and "does not keep the images" in refused.json()["error"]
         assert "not kept" in send(client, "share", served).text
         assert client.get(f"{V1}/overview").status_code == 200
 

@@ -5,17 +5,20 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from PIL import Image
+import torch
 
 from sic.calibration import Calibration, Promise
+from sic.data import Preprocessing
 from sic.explain.picture import signed
+from sic.explain.prose import match_sentence, percent
 from sic.supports import support_names
-from tests.serve.conftest import SIZE, TERMS, Served, Uncased, listening
+from tests.serve.conftest import SIZE, TERMS, Served, Uncased, listening, make_model
 
 pytestmark = pytest.mark.slow
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -163,7 +166,7 @@ def test_upload_switch_and_brush(visit: Visit) -> None:
         page.keyboard.press("+")
     page.keyboard.press("Enter")
     mask = circle(SIZE / 2, SIZE / 2, SIZE / 2)
-    gap = (wanted.contributions.maps - best.contributions.maps).numpy()[mask].sum()
+    gap = (best.contributions.maps - wanted.contributions.maps).numpy()[mask].sum()  # the class that leads comes first
     assert visit.value("#difference .region", "data-value") == pytest.approx(gap, abs=1e-4)
 
 
@@ -217,7 +220,9 @@ def test_the_start_page_introduces_the_model(visit: Visit) -> None:
     assert page.locator("#truth").inner_text().startswith("Test image ")
 
 
-def test_without_held_out_images_cases_are_the_examples(browser: Any, served: Served) -> None:
+def test_without_held_out_images_cases_are_the_examples(browser: Any, bird_splits: Path, tmp_path: Path) -> None:
+    """Of a model that crops: its cases are cropped already."""
+    served = make_model(tmp_path / "cropped", bird_splits, preprocessing=Preprocessing(SIZE, SIZE + 12, "crop"))
     alone = replace(served, tests=None)
     with listening(alone.app()) as address:
         visited = Visit(browser, alone, address)
@@ -232,11 +237,52 @@ def test_without_held_out_images_cases_are_the_examples(browser: Any, served: Se
         (case,) = (case for case, name in zip(served.model.supports, names, strict=True) if f" {name}," in wanted)
         buttons.first.click()
         page.wait_for_selector(".panel")
-        expected = served.model.explain(Image.fromarray(case.image)).classes[0].cases
+        view = torch.from_numpy(case.image.copy()).permute(2, 0, 1) / 255
+        expected = served.model.explain(view).classes[0].cases
         found = visited.values(".cases [data-evidence]", "data-evidence")
         assert found == pytest.approx([case.evidence for case in expected], rel=1e-4)
+        assert f"itself a case of {served.model.classes[case.label]}" in page.locator("#truth").inner_text()
         visited.context.close()
     assert visited.problems == [] and visited.hosts == {urlsplit(address).netloc}
+
+
+def test_without_the_list_of_cases_images_can_be_looked_at(browser: Any, running: tuple[Served, str]) -> None:
+    served, _ = running
+    alone = replace(served, tests=None)
+    with listening(alone.app()) as address:
+        visited = Visit(browser, alone, address)
+        visited.page.set_viewport_size({"width": 390, "height": 844})
+        visited.page.route(
+            "**/api/v1/supports", lambda route: route.fulfill(status=500, json={"error": "Out of order."})
+        )
+        page = visited.go("/")
+        page.wait_for_selector("#message:not([hidden])")
+        assert page.locator("#message").inner_text() == "Out of order."
+        assert all(name in page.locator("#knows").inner_text() for name in served.model.classes)
+        page.set_input_files("#file", served.image)
+        page.wait_for_selector(".panel")
+        assert not page.locator("#bars").evaluate("e => e.open")  # set on a phone, at the end of the page's script
+        assert not page.locator("#message").is_visible()
+        visited.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_start_page_fits_a_phone(browser: Any, running: tuple[Served, str], scheme: str) -> None:
+    visited = Visit(browser, *running, color_scheme=scheme, has_touch=True)
+    page = visited.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    visited.go("/")
+    page.wait_for_selector("#examples-list img")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    example = page.locator("#examples-list button").first
+    example.scroll_into_view_if_needed()
+    box = example.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390 and min(box["width"], box["height"]) >= 44
+    example.tap()
+    page.wait_for_selector(".panel")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    visited.context.close()
+    assert visited.problems == []
 
 
 def drawn(canvas: Any) -> "np.ndarray[Any, np.dtype[np.uint8]]":
@@ -281,15 +327,16 @@ def test_a_model_without_cases(browser: Any, uncased: Uncased, width: int) -> No
 
 
 def test_the_promise_is_told_with_the_answer(visit: Visit) -> None:
-    page, model = visit.go("/?test=0"), visit.served.model
+    model, samples = visit.served.model, visit.served.tests.samples
+    number = next(n for n, sample in enumerate(samples) if model.predict(sample.path).similar_case)
+    page = visit.go(f"/?test={number}")
     page.wait_for_selector(".panel")
     assert not page.locator("#promise").is_visible()
-    image = visit.served.tests.samples[0].path
-    score = model.explain(image).classes[0].logit
+    score = model.explain(samples[number].path).classes[0].logit
     for limit, words in ((score - 0.1, "covers this answer"), (score + 0.1, "does not cover this answer")):
         promise = Promise(limit, 0.05, 0.95, 100, 90, 1)
         model.config.calibration = model.classifier.calibration = Calibration(promise=promise)
-        page = visit.go("/?test=0")
+        page = visit.go(f"/?test={number}")
         page.wait_for_selector(".panel")
         assert words in page.locator("#promise").inner_text()
 
@@ -305,6 +352,25 @@ def test_bars_start_where_there_is_no_evidence(visit: Visit) -> None:
         assert left + width == pytest.approx(100 * probability, abs=0.01)
         shown = row.locator("[data-probability]").inner_text()
         assert (shown == "none") == (probability - floor < 0.005) and (shown == "none" or shown.endswith("%"))
+
+
+def test_a_case_is_enlarged_with_what_is_remembered(visit: Visit) -> None:
+    page, supports = visit.page, visit.served.model.supports
+    number = next(n for n, support in enumerate(supports) if support.label == 0)
+    held: list[Any] = []
+    page.route(f"**/api/v1/supports/{number}/map", lambda route: held.append(route))
+    visit.go("/cases")
+    page.locator("#sheet .pair").first.click()
+    deadline = time.monotonic() + PATIENCE / 1000
+    while not held:
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(30)
+    assert not page.locator("#large").is_visible()  # it would be blank
+    held[0].continue_()
+    page.wait_for_selector("#large[open]")
+    shown = drawn(page.locator("#large canvas").nth(1))
+    assert len(shown) == 4 * SIZE * SIZE and len(set(shown[::4])) > 20
+    visit.problems[:] = [words for words in visit.problems if "willReadFrequently" not in words]  # this test reads it
 
 
 def test_pictures_beside_each_other_blended_and_enlarged(visit: Visit) -> None:
@@ -333,11 +399,23 @@ def test_pictures_beside_each_other_blended_and_enlarged(visit: Visit) -> None:
     visit.problems[:] = [words for words in visit.problems if "willReadFrequently" not in words]  # this test reads them
 
 
-def test_regions_that_match_have_one_number(visit: Visit) -> None:
-    page = visit.go("/?test=0")
+def regions_of(visit: Visit, path: str = "/?test=0") -> Any:
+    """A page that shows the regions that match."""
+    page = visit.go(path)
     page.wait_for_selector(".panel")
     page.locator('[data-mode="matches"]').click()
     page.wait_for_selector(".panel .regions")
+    visit.until("document.querySelectorAll('.cases .outlines g').length > 0")
+    return page
+
+
+def lit(place: Any) -> set[str]:
+    """The numbers of the regions that are lit in a part of the page."""
+    return {one.get_attribute("data-region") for one in place.locator(".lit").all()}
+
+
+def test_regions_that_match_have_one_number(visit: Visit) -> None:
+    page = regions_of(visit)
     sample = visit.served.tests.samples[0]
     shown = page.locator(".panel").first.get_attribute("data-class")
     wanted = visit.served.model.explain(sample.path, [shown], matches=True).classes[0]
@@ -346,14 +424,166 @@ def test_regions_that_match_have_one_number(visit: Visit) -> None:
     assert visit.values(".regions [data-share]", "data-share") == pytest.approx(
         [part.evidence for part in parts], rel=1e-4, abs=1e-6
     )
+    for button, part in zip(page.locator(".regions button").all(), parts, strict=True):
+        named = f"Region {part.number}" if part.number else "No match"
+        amount = f"{part.evidence:+.2f}".replace("-", "−")
+        share = percent(max(0.0, part.share)).replace(" %", "\u00a0%")
+        assert button.get_attribute("aria-label") == f"{named}: {amount}, {share} of the evidence"
     drawn = [one.get_attribute("data-region") for one in page.locator(".panel .stage .outlines g").all()]
     assert drawn == [str(part.number) for part in wanted.matches.groups if part.image.outline]
-    page.locator(".regions button").first.focus()  # with the keyboard as with a pointer
-    number = page.locator(".regions button").first.get_attribute("data-region")
-    lit = page.locator(".panel .lit").all()
-    assert len(lit) > 2 and {one.get_attribute("data-region") for one in lit} == {number}
+    sentence = match_sentence(wanted)
+    assert sentence is not None and sentence.replace(" %", "\u00a0%") in page.locator(".panel").inner_text()
     page.locator('[data-mode="signed"]').click()
     assert page.locator(".outlines").count() == 0
+
+
+def test_cases_say_how_alike_they_are(visit: Visit) -> None:
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    wanted = visit.served.model.explain(visit.served.tests.samples[0].path).classes[0].cases
+    strength = visit.value("[data-strength]", "data-strength")
+    assert page.locator("[data-strength]").count() == 1 and f"{strength:.2f}" in page.locator(".panel").inner_text()
+    likeness = visit.values(".cases [data-likeness]", "data-likeness")
+    assert likeness == pytest.approx([case.likeness for case in wanted], rel=1e-4)
+    evidence = visit.values(".cases [data-evidence]", "data-evidence")
+    assert [strength * one for one in likeness] == pytest.approx(evidence, rel=1e-4)
+
+
+def test_a_region_that_is_pointed_at_lights_its_partners(visit: Visit) -> None:
+    page = regions_of(visit)
+    panel, told = page.locator(".panel"), page.locator(".told")
+    hint = told.inner_text()
+    number = panel.locator(".stage .outlines g").first.get_attribute("data-region")
+    partners = panel.locator(f'.cases [data-region="{number}"]')
+    for place in (".stage .outlines g", ".cases .outlines g", ".regions button"):
+        pointed = panel.locator(f'{place}[data-region="{number}"]').first
+        (pointed.locator("circle") if place.endswith(" g") else pointed).hover()
+        assert lit(panel) == {number}
+        assert panel.locator(".stage .lit").count() == 1 and partners.count() >= 2
+        assert all("lit" in one.get_attribute("class").split() for one in partners.all())
+        others = panel.locator(f'[data-region]:not([data-region="{number}"])')
+        assert all("dim" in one.get_attribute("class").split() for one in others.all())
+        assert told.inner_text().startswith(f"Region {number}: ") and "of the evidence" in told.inner_text()
+        page.mouse.move(2, 2)
+        assert not lit(page) and told.inner_text() == hint
+    assert panel.locator(".pointer:not(.visually-hidden)").count() == 0  # the circle would be in the way
+
+
+def test_a_chosen_region_stays_lit(visit: Visit) -> None:
+    page = regions_of(visit)
+    panel = page.locator(".panel")
+    region = panel.locator(".stage .outlines g").first
+    number = region.get_attribute("data-region")
+
+    def chosen() -> set[str]:
+        return {one.get_attribute("data-region") for one in panel.locator('[aria-pressed="true"]').all()}
+
+    for clear in (
+        lambda: region.locator("circle").click(),
+        lambda: page.keyboard.press("Escape"),
+        panel.locator("h3").first.click,
+    ):
+        region.locator("circle").click()
+        page.mouse.move(2, 2)
+        assert lit(panel) == chosen() == {number}
+        assert page.locator("#clear").is_disabled()  # nothing was marked by the click
+        clear()
+        page.mouse.move(2, 2)
+        assert not lit(page) and not chosen()
+    button = panel.locator(f'.cases button[data-region="{number}"]').first  # with the keyboard as with a pointer
+    button.focus()
+    assert lit(panel) == {number} and not chosen()
+    for expected in ({number}, set()):
+        page.keyboard.press("Enter")
+        assert chosen() == lit(panel) == expected
+    region.locator("circle").click()
+    panel.locator(".enlarge").click()
+    page.wait_for_selector("#large[open]")
+    page.mouse.move(2, 2)
+    large = page.locator("#large-body")
+    assert large.locator("canvas").count() == 1 + panel.locator(".cases .outlines").count()
+    assert lit(large) == {number} and large.locator("g.lit").count() > 1
+    other = large.locator(f'.regions button:not([data-region="{number}"])').first
+    other.hover()
+    assert lit(large) == {other.get_attribute("data-region")}
+    page.keyboard.press("Escape")
+    page.mouse.move(2, 2)
+    assert not page.locator("#large").is_visible() and lit(panel) == {number}
+    page.locator('[data-mode="signed"]').click()
+    page.locator('[data-mode="matches"]').click()
+    assert not lit(page)
+
+
+def test_a_tap_chooses_a_region(browser: Any, running: tuple[Served, str]) -> None:
+    visited = Visit(browser, *running, has_touch=True)
+    visited.page.set_viewport_size({"width": 390, "height": 844})
+    page = regions_of(visited)
+    panel, region = page.locator(".panel"), page.locator(".panel .stage .outlines g circle").first
+    number = page.locator(".panel .stage .outlines g").first.get_attribute("data-region")
+    for expected in ({number}, set(), {number}):
+        region.tap()
+        assert lit(panel) == expected
+    panel.locator(".cases .regions button").first.tap()
+    panel.locator("h3").first.tap()
+    assert not lit(page)
+    visited.context.close()
+    assert visited.problems == []
+
+
+def test_two_classes_do_not_light_each_other(visit: Visit) -> None:
+    page = regions_of(visit)
+    page.locator("#classes input:not(:checked)").first.check()
+    visit.until("document.querySelectorAll('.panel .stage .outlines').length === 2")
+    first, second = page.locator(".panel").nth(0), page.locator(".panel").nth(1)
+    number = first.locator(".stage .outlines g").first.get_attribute("data-region")
+    first.locator(f'.regions button[data-region="{number}"]').first.hover()
+    assert lit(first) == {number} and not lit(second) and second.locator(".dim").count() == 0
+    assert not lit(page.locator("#difference"))
+    second.locator(".stage .outlines g circle").first.click()
+    assert lit(second) and not lit(first)
+
+
+def test_a_class_is_compared_with_another_one(visit: Visit) -> None:
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    model, path = visit.served.model, visit.served.tests.samples[0].path
+    name = page.locator(".panel").get_attribute("data-class")
+    offered = page.locator("[data-versus] option").all()
+    assert {one.get_attribute("value") for one in offered} == {"", *model.classes} - {name}
+    other = next(one for one in model.classes if one != name)
+    page.select_option("[data-versus]", other)
+    page.wait_for_selector("#difference .differences")
+    visit.until(f"document.activeElement.dataset.versus === {name!r}")  # the focus stays where it was
+    scores = {one.name: one.logit for one in model.explain(path, [name, other]).classes}
+    best, worse = sorted(scores, key=lambda one: -scores[one])
+    assert f"Why {best} and not {worse}?" in page.locator("#difference").inner_text()
+    expected = model.explain(path, [best], versus=worse).contrast
+    *parts, total = visit.values("#difference [data-difference]", "data-difference")
+    assert parts == pytest.approx([part.value for part in expected], rel=1e-3, abs=1e-4) and len(parts) > 1
+    assert sum(parts) == pytest.approx(total, abs=1e-4) and total == pytest.approx(
+        scores[best] - scores[worse], abs=1e-4
+    )
+    assert page.locator("#difference .stage canvas").first.is_visible()  # the map of the difference, as before
+    row = page.locator("#difference .differences button").first
+    row.hover()
+    assert lit(page.locator("#difference")) == {row.get_attribute("data-region")}
+    with page.expect_download() as waiting:
+        page.locator("#share").click()
+    assert "<tr data-region=" in waiting.value.path().read_text()
+    page.select_option(f'[data-versus="{name}"]', "")
+    visit.until("document.querySelectorAll('.panel').length === 1")
+    assert not page.locator("#difference").is_visible()
+
+
+def test_a_comparison_that_fails_says_why(visit: Visit) -> None:
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    page.route("**/api/v1/explain?*versus=*", lambda route: route.fulfill(status=422, json={"error": "Not today."}))
+    page.select_option("[data-versus]", index=1)
+    page.wait_for_selector("#difference .error")
+    assert page.locator("#difference .error").inner_text() == "Not today."
+    assert page.locator("#difference .stage").is_visible()
+    visit.problems.clear()  # the browser itself notes that a request was refused
 
 
 def test_validation_images_are_never_called_test_images(visit: Visit) -> None:
@@ -462,6 +692,79 @@ def test_a_saved_case_opens_without_the_server(visit: Visit, tmp_path: Any) -> N
         picture.scroll_into_view_if_needed()  # they are loaded when they are looked at
     visit.until("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
     assert page.locator("h1").inner_text() == visit.served.image.name
+
+
+def test_regions_of_a_saved_case_light_each_other_without_scripts(visit: Visit, tmp_path: Path) -> None:
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    with page.expect_download() as waiting:
+        page.locator("#share").click()
+    waiting.value.save_as(tmp_path / "case.html")
+    plain = visit.context.browser.new_context(java_script_enabled=False).new_page()
+    plain.goto((tmp_path / "case.html").as_uri())
+    opacity = "e => getComputedStyle(e).opacity"
+    number = plain.locator(".explained g[data-region]").first.get_attribute("data-region")
+    own, others = (
+        plain.locator(f"{one}") for one in (f'[data-region="{number}"]', f'[data-region]:not([data-region="{number}"])')
+    )
+    assert own.count() > 3 and others.count() > 1
+
+    def shown() -> tuple[set[str], set[str]]:
+        return tuple({one.evaluate(opacity) for one in some.all()} for some in (own, others))  # type: ignore[return-value]
+
+    assert shown() == ({"1"}, {"1"})
+    for pointed in (
+        plain.locator(f'.explained g[data-region="{number}"] circle'),
+        plain.locator(f'.support g[data-region="{number}"] circle'),
+    ):
+        pointed.first.hover()
+        assert shown() == ({"1"}, {"0.4"})
+    plain.mouse.move(2, 2)
+    assert shown() == ({"1"}, {"1"})
+    chip = plain.locator(f'.support .parts [data-region="{number}"]').first
+    chip.focus()
+    assert shown() == ({"1"}, {"0.4"})
+    assert chip.get_attribute("aria-label").startswith(
+        f"Region {number}: "
+    ) and "of the evidence" in chip.get_attribute("aria-label")
+    plain.context.close()
+
+
+def refuse(route: Any) -> None:
+    route.fulfill(status=503, headers={"Retry-After": "0.1"}, json={"error": "Busy; try again in a moment."})
+
+
+def test_only_edits_are_not_tried_again_at_a_busy_server(visit: Visit) -> None:
+    asked: dict[str, int] = {}
+    busy = {"open": 9, "preview": 1, "apply": 9, "undo": 0}
+
+    def answer(route: Any) -> None:
+        what = urlsplit(route.request.url).path.rsplit("/")[-1]
+        asked[what] = asked.get(what, 0) + 1
+        if asked[what] <= busy[what]:
+            refuse(route)
+        else:
+            route.continue_()
+
+    page = visit.page
+    page.route(
+        "**/api/v1/clinic/*", lambda route: answer(route) if route.request.method == "POST" else route.continue_()
+    )
+    visit.go("/clinic")
+    page.locator("#open").click()
+    page.wait_for_selector("#message:not([hidden])")
+    assert asked["open"] > 1 and "Busy" in page.locator("#message").inner_text()
+    page.locator("#open").click()  # the button works again
+    page.wait_for_selector("#supports li")
+    assert not page.locator("#message").is_visible()
+    number = page.locator("#supports li").count()
+    page.get_by_role("button", name="Take out").first.click()
+    page.wait_for_selector("#do")
+    assert asked["preview"] == 2
+    page.locator("#do").click()
+    page.wait_for_selector("#message:not([hidden])")
+    assert asked["apply"] == 1 and page.locator("#supports li").count() == number
+    visit.problems.clear()  # the browser itself notes that requests were refused
 
 
 def test_drop_a_case_and_take_it_back(visit: Visit) -> None:

@@ -10,7 +10,11 @@ from starlette.testclient import TestClient
 
 import sic
 from sic.clinic import Edit
-from tests.serve.conftest import Served
+from sic.directory import stamp
+from sic.serve.app import create_app
+from sic.serve.clinic import ServedClinic
+from sic.serve.engine import Engine
+from tests.serve.conftest import Served, client_of
 
 CLINIC = "/api/v1/clinic"
 
@@ -81,6 +85,33 @@ def test_edits_from_elsewhere_are_taken_over(own_copy: Served) -> None:
         assert client.get(CLINIC).json()["state"] == "closed"
         assert [one["source"] for one in opened(client)["supports"]] == left
         assert client.post(f"{CLINIC}/undo", json={}).json()["added"] == [first[0]["source"]]
+
+
+def test_edits_while_the_model_was_loaded_are_taken_over(own_copy: Served) -> None:
+    """An edit between reading the model and serving it: the server knows which version it has read."""
+    known = stamp(own_copy.folder)
+    number = len(own_copy.model.supports)
+    sic.Clinic(own_copy.folder).apply(Edit.drop(0))
+    engine = Engine(own_copy.model, "small", own_copy.tests)
+    with client_of(lambda: create_app(engine, ServedClinic(own_copy.folder, engine, known=known))) as client:
+        assert len(client.get("/api/v1/supports").json()["supports"]) == number - 1
+
+
+def test_edits_while_the_clinic_opens_are_taken_over(own_copy: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened_with: list[int] = []
+
+    def open_clinic(folder: Path, **options: Any) -> sic.Clinic:
+        clinic = sic.Clinic(folder, **options)
+        opened_with.append(len(clinic.examined.supports))
+        if len(opened_with) == 1:
+            sic.Clinic(folder).apply(Edit.drop(0))
+        return clinic
+
+    monkeypatch.setattr("sic.serve.clinic.Clinic", open_clinic)
+    with own_copy.client() as client:
+        number = len(own_copy.model.supports)
+        listed = opened(client)["supports"]
+        assert opened_with == [number, number - 1] and len(listed) == number - 1
 
 
 def test_another_model_in_its_place_is_refused(own_copy: Served) -> None:

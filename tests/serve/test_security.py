@@ -342,6 +342,22 @@ def test_the_token_is_needed_and_enough(served: Served) -> None:
         assert client.get("/").status_code == 200  # the client kept the cookie
 
 
+def test_servers_on_two_ports_do_not_take_each_others_cookie(served: Served) -> None:
+    """A browser sends the cookies of a host to all of its ports."""
+    cookies: list[str] = []
+    tokens = {8001: TOKEN, 8002: TOKEN[::-1]}
+    for port, token in tokens.items():
+        with served.client(token=token) as client:
+            moved = client.get(f"http://localhost:{port}/?token={token}", follow_redirects=False)
+            cookies.append(moved.headers["set-cookie"].split(";")[0])
+    assert len({cookie.split("=")[0] for cookie in cookies}) == 2
+    for port, token in tokens.items():
+        with served.client(token=token) as client:
+            headers = {"Cookie": "; ".join(cookies)}
+            assert client.get(f"http://localhost:{port}/", headers=headers).status_code == 200
+            assert client.get("http://localhost:8003/", headers=headers).status_code == 401
+
+
 def test_every_answer_says_what_a_browser_may_do(client: TestClient) -> None:
     answers = [
         client.get(path) for path in ("/", "/cases", "/clinic", "/static/viewer.js", "/nowhere", "/api/v1/model")
@@ -440,6 +456,62 @@ def test_the_line_is_bounded_and_time_is_limited() -> None:
             with pytest.raises(Refused):
                 await worker.run(slow)
         assert await worker.run(slow) == "done"
+        worker.close()
+
+    asyncio.run(use())
+
+
+def test_a_job_that_must_be_finished_is_finished() -> None:
+    async def use() -> None:
+        worker = Worker(Limits(seconds=0.2))
+        going, begun = threading.Event(), []
+
+        def edit(check: Any) -> str:
+            begun.append(True)
+            going.wait(20)  # an end, should the test fail
+            check()  # its request has not ended, however long this takes
+            return "done"
+
+        first = asyncio.create_task(worker.run(edit, whole=True))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(worker.run(edit, whole=True))
+        with pytest.raises(Refused) as late:
+            await second  # it has not begun, so it never will
+        assert late.value.status == 503
+        await asyncio.sleep(0.3)
+        assert not first.done()
+        going.set()
+        assert await first == "done" and begun == [True]
+        worker.close()
+
+    asyncio.run(use())
+
+
+def test_work_in_the_background_is_no_request_and_has_no_limit() -> None:
+    async def use() -> None:
+        worker = Worker(Limits(waiting=1, seconds=0.2))
+        begun, going = threading.Event(), threading.Event()
+
+        def slow() -> str:
+            begun.set()
+            going.wait(20)
+            return "done"
+
+        behind = asyncio.create_task(worker.in_background(slow))
+        await asyncio.to_thread(begun.wait, 20)
+        assert worker.unfinished == 0
+        with pytest.raises(Refused) as late:  # admitted, but its time runs out behind the other one
+            await worker.run(lambda _: "asked")
+        assert "0.2 seconds" in late.value.sentence and not behind.done()
+        going.set()
+        assert await behind == "done"
+        assert await worker.run(lambda _: "asked") == "asked"
+
+        def wrong() -> None:
+            raise ValueError
+
+        with pytest.raises(ValueError):
+            await worker.in_background(wrong)
         worker.close()
 
     asyncio.run(use())

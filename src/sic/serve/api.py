@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sic.explain.html import shared_page
 from sic.explain.picture import png
+from sic.explain.prose import match_sentence
 from sic.explain.render import as_json
 from sic.serve import schemas
 from sic.serve.decoder import Decoder
@@ -22,8 +23,15 @@ from sic.serve.messages import IMAGES, REFUSALS, V1, image_answer, receive, want
 Classes = Annotated[list[str] | None, Query(alias="class", description="Explain these classes instead of the answer.")]
 Format = Annotated[Literal["json", "png"] | None, Query(description="Instead of an Accept header.")]
 Test = Annotated[int | None, Query(description="The number of a held-out image, instead of an upload.")]
+Case = Annotated[
+    int | None, Query(alias="support", description="The number of a support, instead of an upload: its image as kept.")
+]
+Versus = Annotated[
+    str | None,
+    Query(description="Compare the (first) class with this one, region by region; if it is the answer: the next best."),
+]
 Found = list[tuple[str, Tensor, str | None]]
-"""The name, the model's view and, for a test image, the true class of each image."""
+"""The name, the model's view and, for a test image or a support, the true class of each image."""
 PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}}, 404: {"model": schemas.Error}}
 
 
@@ -153,11 +161,13 @@ def _background(site: Site) -> Callable[[], None]:
     return start
 
 
-async def _images(site: Site, request: Request, test: int | None) -> Callable[[Check], Found]:
+async def _images(site: Site, request: Request, test: int | None, case: int | None) -> Callable[[Check], Found]:
     """Receive the images of a request. The worker calls the result to decode them."""
     engine = site.engine
     if test is not None:
         return lambda _: [engine.test_image(test)]
+    if case is not None:
+        return lambda _: [engine.support_view(case)]
     with site.worker.arrival():
         uploads = await receive(request, site.limits)
 
@@ -188,11 +198,12 @@ def _add_predict(app: FastAPI, site: Site) -> None:
             bool, Query(description="Give no labels to images that the promise of the model does not cover.")
         ] = False,
         test: Test = None,
+        case: Case = None,
     ) -> Any:
         """Labels, probabilities and the evidence of every support, for all images of the request."""
         if wants_png(request, None):
             raise Refused(406, "Predictions are JSON; /api/v1/explain draws figures.")
-        find = await _images(site, request, test)
+        find = await _images(site, request, test, case)
 
         def job(check: Check) -> list[dict[str, Any]]:
             found = find(check)
@@ -221,12 +232,14 @@ def _add_explain(app: FastAPI, site: Site) -> None:
         maps: Annotated[bool, Query(description="Include raw contribution maps.")] = False,
         pictures: Annotated[bool, Query(description="Include pictures.")] = False,
         matches: Annotated[bool, Query(description="Include the regions that match; this takes longer.")] = False,
+        versus: Versus = None,
         test: Test = None,
+        case: Case = None,
         format: Format = None,
     ) -> Any:
         """The evidence of the supports behind each score and, with `maps`, the contribution of every pixel."""
         drawn = wants_png(request, format)
-        find = await _images(site, request, test)
+        find = await _images(site, request, test, case)
 
         def job(check: Check) -> Any:
             found = find(check)
@@ -235,11 +248,14 @@ def _add_explain(app: FastAPI, site: Site) -> None:
             answers = []
             for name, view, truth in found:
                 check()
-                explanation = engine.explain(name, view, classes or [], truth, matches)
+                explanation = engine.explain(name, view, classes or [], truth, matches, versus)
                 if drawn:
                     return engine.figure(explanation)
                 right = None if test is None else engine.test_right(test)
-                answers.append({**as_json(explanation, maps=maps, pictures=pictures), "right": right})
+                told = as_json(explanation, maps=maps, pictures=pictures)
+                for one, explained in zip(told["classes"], explanation.classes, strict=True):
+                    one["words"] = match_sentence(explained)
+                answers.append({**told, "right": right})
             return answers
 
         answers = await site.worker.run(job)
@@ -257,9 +273,11 @@ def _add_share(app: FastAPI, site: Site) -> None:
         openapi_extra=IMAGES,
         summary="An explanation as a web page in one file",
     )
-    async def share(request: Request, classes: Classes = None, test: Test = None) -> Response:
+    async def share(
+        request: Request, classes: Classes = None, versus: Versus = None, test: Test = None, case: Case = None
+    ) -> Response:
         """The explanation of one image, including the image and its supports, to keep or to send."""
-        find = await _images(site, request, test)
+        find = await _images(site, request, test, case)
 
         def job(check: Check) -> str:
             found = find(check)
@@ -267,7 +285,7 @@ def _add_share(app: FastAPI, site: Site) -> None:
                 raise Refused(400, "The page shows one image; send one image.")
             name, view, truth = found[0]
             check()
-            return shared_page(engine.explain(name, view, classes or [], truth, matches=True), engine.name)
+            return shared_page(engine.explain(name, view, classes or [], truth, True, versus), engine.name)
 
         text = await site.worker.run(job)
         return Response(

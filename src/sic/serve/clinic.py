@@ -48,6 +48,8 @@ class ServedClinic:
         self._clinic: Clinic | None = None
         self._samples: dict[str, Sample] = {}
         self._known = known or stamp(self.folder)
+        self._examined: tuple[int, int] | None = None
+        """The `stamp` of the folder that the clinic has examined."""
         self._lock = threading.Lock()
         """Held while the clinic is replaced."""
         self._edited = False
@@ -72,7 +74,7 @@ class ServedClinic:
             raise Refused(409, "The directory has another model now; restart sic serve.")
         self.engine.use(model)
         with self._lock:
-            if self.state == "open":
+            if self.state == "open" and self._examined != now:
                 self._clinic, self.state = None, "closed"
         self._known, self._edited = now, True
 
@@ -99,7 +101,7 @@ class ServedClinic:
             with self._lock:
                 if stamp(self.folder) == before:  # otherwise another process has edited the model: open it again
                     self._samples = {sample.id: sample for split in clinic.examined.splits.values() for sample in split}
-                    self._clinic, self.state = clinic, "open"
+                    self._clinic, self._examined, self.state = clinic, before, "open"
                     return
 
     def _allow(self) -> None:
@@ -161,7 +163,8 @@ class ServedClinic:
 
     def _changed(self, outcome: Outcome) -> dict[str, Any]:
         self.engine.use(self.clinic.examined.model)
-        self._known, self._edited = stamp(self.folder), True
+        self._known = self._examined = stamp(self.folder)
+        self._edited = True
         return asdict(outcome)
 
     def _same(self, edit: Edit, source: str | None) -> None:

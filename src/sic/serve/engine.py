@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from sic.calibration import Promise
@@ -14,6 +13,7 @@ from sic.card import terms_of
 from sic.data.dataset import Sample
 from sic.evaluate.headline import quality_lines
 from sic.explain import Explanation, make_overview
+from sic.explain.contributions import support_image
 from sic.explain.picture import colour_picture, png
 from sic.explain.render import float32
 from sic.methods import SIC, Contributions
@@ -27,6 +27,7 @@ MOST = 8
 """The most classes explained at once."""
 BATCH = 16
 """Test images embedded at a time."""
+NOT_KEPT = "This model was saved without its support images."
 RELYING = 24
 """The most images listed as relying on a support."""
 
@@ -154,17 +155,22 @@ class Engine:
         ]
 
     def explain(
-        self, name: str, view: Tensor, classes: Sequence[str], truth: str | None = None, matches: bool = False
+        self,
+        name: str,
+        view: Tensor,
+        classes: Sequence[str],
+        truth: str | None = None,
+        matches: bool = False,
+        versus: str | None = None,
     ) -> Explanation:
-        """Explain some classes of an image; by default those of the answer."""
-        known = self.model.classes
-        for wanted in classes:
-            if wanted not in known:
+        """Explain some classes of an image, by default those of the answer; `versus` as in `Model.explain`."""
+        for wanted in (*classes, *([] if versus is None else [versus])):
+            if wanted not in self.model.classes:
                 raise Refused(422, f"The model has no class {wanted!r}; /api/v1/model lists them.")
         names = list(dict.fromkeys(classes))
         if len(names) > MOST:
             raise Refused(422, f"At most {MOST} classes are explained at once.")
-        return replace(self.model.explain(view, names, truth, MOST, matches=matches), title=name)
+        return replace(self.model.explain(view, names, truth, MOST, matches, versus), title=name)
 
     def figure(self, explanation: Explanation) -> bytes:
         from sic.explain.figure import draw
@@ -195,13 +201,16 @@ class Engine:
             for index, support in enumerate(self.model.supports)
         ]
 
-    def support_image(self, index: int) -> bytes:
+    def support_view(self, index: int) -> tuple[str, Tensor, str]:
+        """Id, view and class of a support, as it was embedded."""
         support = self.support(index)
-        if support.image is None:
-            raise Refused(404, "This model was saved without its support images.")
-        buffer = io.BytesIO()
-        Image.fromarray(support.image).save(buffer, "PNG")
-        return buffer.getvalue()
+        view = support_image(support, self.classifier.support_vectors)
+        if view is None:
+            raise Refused(404, NOT_KEPT)
+        return support.source, view, self.model.classes[support.label]
+
+    def support_image(self, index: int) -> bytes:
+        return png(self.support_view(index)[1])
 
     def support_map(self, index: int) -> bytes:
         return float32(self._shown(index).maps)
@@ -213,7 +222,7 @@ class Engine:
         self.support(index)
         found = self.model.support_contributions([index])
         if not found:
-            raise Refused(404, "This model was saved without its support images.")
+            raise Refused(404, NOT_KEPT)
         return found[index]
 
     def overview(self) -> dict[str, Any]:

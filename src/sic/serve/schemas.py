@@ -51,6 +51,20 @@ class Match(BaseModel):
     support: Region | None = Field(None, description="Its partner in the support's image, if that is kept.")
 
 
+class Difference(BaseModel):
+    number: int = Field(description="As in `regions`; 0 is the rest.", examples=[1])
+    evidence: float = Field(description="What the region adds to the score of the class.", examples=[0.81])
+    versus: float = Field(description="What it adds to the score of the other class.", examples=[0.12])
+    difference: float = Field(examples=[0.69])
+
+
+class Contrast(BaseModel):
+    label: str = Field(alias="class", examples=["bird 2"])
+    versus: str = Field(description="The class that it is compared with.", examples=["bird 5"])
+    difference: float = Field(description="Of the two scores.", examples=[3.1])
+    regions: list[Difference] = Field(description="Their differences add up to that of the scores.")
+
+
 class SupportEvidence(BaseModel):
     support: int = Field(description="The support's number.", examples=[7])
     name: str = Field(description="Its name: class and number in the class.", examples=["bird 2 #2"])
@@ -88,6 +102,7 @@ class ClassExplanation(BaseModel):
     map: str | None = Field(None, description="H×W signed contributions to the score: base64 of little-endian float32.")
     picture: str | None = Field(None, description="The colours that the model responds to: transparent PNG in base64.")
     regions: list[Match] | None = Field(None, description="The evidence of all supports, region by region.")
+    words: str | None = Field(None, description="The regions that match, in one sentence; with `matches`.")
     cases: list[SupportEvidence]
 
 
@@ -99,12 +114,13 @@ class Explanation(BaseModel):
     nearest: str = Field(examples=["bird 2"])
     probabilities: dict[str, float]
     bias: float = Field(examples=[-2.4])
-    truth: str | None = Field(description="The true class of a held-out image.")
+    truth: str | None = Field(description="The true class of a held-out image or of a support.")
     right: bool | None = Field(None, description="Whether the answer (or nearest class) of a held-out image is right.")
     text: str = Field(description="The explanation in words.")
     residual: float = Field(description="The largest residual of the classes.", examples=[4e-7])
     size: list[int] = Field(description="H and W of the maps.", examples=[[96, 96]])
     image: str | None = Field(None, description="The image at the model's input resolution: PNG in base64.")
+    contrast: Contrast | None = Field(None, description="Two classes, region by region; with `versus`.")
     classes: list[ClassExplanation]
 
 

@@ -26,13 +26,15 @@ async function ask(path, options, attempts = 5) {
 
 export const get = async (path) => (await ask(path)).json();
 export const getBytes = async (path) => (await ask(path)).arrayBuffer();
+export const post = async (path, content, attempts) =>
+  (await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) }, attempts)).json();
 /** Asked only once: an edit must not be made twice. */
-export const post = async (path, content) =>
-  (await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) }, 1)).json();
+export const edit = (path, content) => post(path, content, 1);
 
+/** Ask about an image: { file }, { test } or { support }. */
 function image(source, path, parameters) {
   const query = new URLSearchParams(parameters);
-  if (source.test !== undefined) query.append("test", source.test);
+  for (const place of ["test", "support"]) if (source[place] !== undefined) query.append(place, source[place]);
   const body = new FormData();
   if (source.file) body.append("image", source.file, plain(source.file.name));
   return ask(`/api/v1/${path}?${query}`, { method: "POST", body: source.file ? body : undefined });
@@ -40,19 +42,21 @@ function image(source, path, parameters) {
 
 const plain = (name) => name.replace(/[^\p{L}\p{N}\p{P}\p{S} ]|[/\\]/gu, "_").slice(-120) || "image";
 
-/** The explanation of an image, {file} or {test}, for these classes (none: the answer's own). */
+const asked = (classes, versus) => [...classes.map((name) => ["class", name]), ...(versus ? [["versus", versus]] : [])];
+
+/** The explanation of an image for these classes (none: the answer's own). */
 export async function explain(source, classes) {
-  const parameters = [["maps", "true"], ["pictures", "true"], ...classes.map((name) => ["class", name])];
+  const parameters = [["maps", "true"], ["pictures", "true"], ...asked(classes)];
   return (await (await image(source, "explain", parameters)).json()).images[0];
 }
 
-/** Explanations of these classes with the regions that match, without maps and pictures. */
-export const matches = async (source, classes) =>
-  (await (await image(source, "explain", [["matches", "true"], ...classes.map((name) => ["class", name])])).json()).images[0].classes;
+/** The explanation of these classes with the regions that match, without maps and pictures; `versus`: compare the (only)
+ * class with this one. */
+export const matches = async (source, classes, versus) =>
+  (await (await image(source, "explain", [["matches", "true"], ...asked(classes, versus)])).json()).images[0];
 
 /** The same as a web page in one file. */
-export const share = async (source, classes) =>
-  (await image(source, "share", classes.map((name) => ["class", name]))).blob();
+export const share = async (source, classes, versus) => (await image(source, "share", asked(classes, versus))).blob();
 
 /** The server's description of the model, and its name in the page's header. */
 export async function model() {

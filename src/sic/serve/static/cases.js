@@ -11,7 +11,7 @@ const PAIRS = 10;
 const MANY = 40;  // classes in the table
 let described;
 let mode = "signed";
-const redraw = [];  // of the cases that are in view
+const redraw = [];  // of the cases that have been in view
 
 const openTest = (entry) => { location.href = `/?test=${entry.test}`; };
 
@@ -24,7 +24,6 @@ function card(one) {
   const shown = one.shown
     ? make("button", { type: "button", className: "pair", title: "Enlarge", "aria-label": `Enlarge ${one.name}`, "data-support": one.support }, image, picture)
     : make("span", { className: "soft", textContent: "(its image was not kept)" });
-  if (one.shown) shown.addEventListener("click", () => enlarge(one.name, [[`Training image ${one.source}`, image], ["What the model remembers of it", picture]]));
   const relying = described.tests
     ? make("button", { type: "button", className: "relying", textContent: "Who relies on it?", "aria-label": `Which ${described.tests.kind} rely on ${one.name}?` })
     : null;
@@ -39,12 +38,18 @@ function card(one) {
       const ready = prepare(new Float32Array(await getBytes(`/api/v1/supports/${one.support}/map`)), [described.size, described.size]);
       drawSigned(picture, ready, scaleEnd(ready), await pixels(`/api/v1/supports/${one.support}/image`));
     };
+    let drawn = null;
+    redraw.push(() => (drawn ? draw() : null));
+    const drawOnce = () => drawn ??= draw().catch((error) => { drawn = null; throw error; });
     new IntersectionObserver((entries, observer) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;
       observer.disconnect();
-      redraw.push(draw);
-      draw().catch(fail);
+      drawOnce().catch(fail);
     }).observe(box);
+    shown.addEventListener("click", () => {
+      const pictures = [[`Training image ${one.source}`, image], ["What the model remembers of it", picture]];
+      Promise.all([drawOnce(), image.decode()]).then(() => enlarge(one.name, pictures)).catch(fail);
+    });
   }
   return box;
 }
@@ -159,7 +164,7 @@ for (const button of byId("modes").querySelectorAll("button")) {
   button.addEventListener("click", () => {
     mode = button.dataset.mode;
     for (const other of byId("modes").querySelectorAll("button")) other.setAttribute("aria-pressed", String(other === button));
-    for (const draw of redraw) draw().catch(fail);
+    for (const draw of redraw) draw()?.catch(fail);
   });
 }
 byId("plane-class").addEventListener("change", highlight);

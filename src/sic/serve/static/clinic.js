@@ -1,6 +1,6 @@
 // The page where the cases are changed: look, try, decide, take back.
 
-import { get, model, post } from "/static/api.js";
+import { edit, get, model, post } from "/static/api.js";
 import { byId, clearMessage, fail, make, short, signed, truthWords } from "/static/elements.js";
 import { openRelying } from "/static/tests.js";
 
@@ -64,16 +64,16 @@ function supports() {
       button.addEventListener("click", handler);
       return button;
     };
-    const edit = { support: one.index, source: one.source };
+    const about = { support: one.index, source: one.source };
     const other = one.truth && !one.truth.includes(one.label) ? make("span", { className: "wrong", textContent: `Its label in the data is ${one.truth.join(", ")}.` }) : null;
     return make("li", { "data-support": one.index, "data-source": one.source },
       one.shown ? make("img", { src: `/api/v1/supports/${one.index}/image?${encodeURIComponent(one.source)}`, alt: one.name }) : make("span", { className: "soft", textContent: "Its image was not kept with the model." }),
       make("strong", { textContent: one.name + (one.pinned ? " (kept for good)" : "") }), make("span", { className: "soft", textContent: one.source }), other,
       make("span", { className: "soft", textContent: `adds ${signed(one.evidence)} to validation images of ${one.label} on average; the strongest case in ${one.strongest} answers` }),
       make("span", { className: "tools" },
-        action("Take out …", () => preview({ action: "drop", ...edit }, `Take out ${one.name} (${one.source})?`), { disabled: own.length === 1 }),
+        action("Take out …", () => preview({ action: "drop", ...about }, `Take out ${one.name} (${one.source})?`), { disabled: own.length === 1 }),
         action("Replace …", () => pick(one)),
-        action(one.pinned ? "Do not keep" : "Keep for good", () => apply({ action: one.pinned ? "unpin" : "pin", ...edit }, null)),
+        action(one.pinned ? "Do not keep" : "Keep for good", () => apply({ action: one.pinned ? "unpin" : "pin", ...about }, null)),
         described.tests ? action("Which images rely on it?", () => openRelying({ support: one.index, name: one.name }, described.tests.kind, openTest)) : null));
   }));
 }
@@ -109,13 +109,13 @@ function openOutcome(title, ...children) {
   byId("outcome").scrollIntoView({ block: "nearest" });
 }
 
-async function preview(edit, title) {
+async function preview(wanted, title) {
   clearMessage();
   try {
-    const outcome = await post("/api/v1/clinic/preview", edit);
+    const outcome = await post("/api/v1/clinic/preview", wanted);
     const yes = make("button", { type: "button", className: "primary", textContent: "Do it", id: "do" });
     const no = make("button", { type: "button", textContent: "Leave it as it is", id: "leave" });
-    yes.addEventListener("click", () => apply(edit, "Done"));
+    yes.addEventListener("click", () => apply(wanted, "Done"));
     no.addEventListener("click", () => { byId("outcome").hidden = true; });
     const changes = outcome.added.length || outcome.removed.length
       ? make("p", { textContent: [outcome.removed.length ? `Taken out: ${outcome.removed.join(", ")}.` : "", outcome.added.length ? `Put in: ${outcome.added.join(", ")}.` : ""].join(" ") })
@@ -126,10 +126,10 @@ async function preview(edit, title) {
   }
 }
 
-async function apply(edit, title) {
+async function apply(wanted, title) {
   clearMessage();
   try {
-    const outcome = await post("/api/v1/clinic/apply", edit);
+    const outcome = await edit("/api/v1/clinic/apply", wanted);
     await refresh();
     if (title) openOutcome(title, ...outcomeBody(outcome, "get"));
   } catch (error) {
@@ -140,7 +140,7 @@ async function apply(edit, title) {
 async function undo() {
   clearMessage();
   try {
-    const outcome = await post("/api/v1/clinic/undo", {});
+    const outcome = await edit("/api/v1/clinic/undo", {});
     await refresh();
     openOutcome("The last change was taken back", ...outcomeBody(outcome, "get"));
   } catch (error) {
@@ -177,6 +177,7 @@ byId("open").addEventListener("click", async () => {
     await post("/api/v1/clinic/open", {});
     await watch();
   } catch (error) {
+    byId("open").hidden = false;
     fail(error);
   }
 });

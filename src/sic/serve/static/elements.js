@@ -21,6 +21,9 @@ export function percent(share) {
   return `${Math.round(100 * share)}\u00a0%`;
 }
 
+/** A sentence of the server whose numbers stay on one line with their percent signs. */
+export const unbroken = (sentence) => sentence.replaceAll(" %", "\u00a0%");
+
 export const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
 
 export function fail(error) {
@@ -45,7 +48,7 @@ export function qualityWords({ quality }) {
   if (!quality) return [make("p", { className: "soft", textContent: "No metrics are stored with this model." })];
   return [
     make("p", { textContent: `On ${quality.kind}:` }),
-    make("ul", {}, ...quality.lines.map((line) => make("li", { textContent: line.replaceAll(" %", "\u00a0%") }))),
+    make("ul", {}, ...quality.lines.map((line) => make("li", { textContent: unbroken(line) }))),
     quality.caution ? make("p", { className: "soft", textContent: quality.caution }) : "",
   ];
 }

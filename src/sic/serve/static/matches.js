@@ -16,6 +16,7 @@ export function outlines(regions, side, [height, width]) {
   const picture = document.createElementNS(SVG, "svg");
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.setAttribute("class", "outlines");
+  picture.setAttribute("aria-hidden", "true");  // the buttons say the same
   for (const region of regions) {
     const place = region[side];
     if (!region.number || !place?.outline.length) continue;
@@ -30,25 +31,103 @@ export function outlines(regions, side, [height, width]) {
   return picture;
 }
 
-/** What each region adds, as buttons; `chosen(number)` is called when one is pointed at, focused or pressed. */
-export function regionList(regions, chosen) {
+/** The number of a region on its colour. */
+function mark(number) {
+  const box = make("span", { className: "mark", textContent: number || "–", "aria-hidden": "true" });
+  box.style.background = COLOURS[number];
+  return box;
+}
+
+const named = (number) => (number ? `Region ${number}` : "No match");
+
+const part = (share) => percent(Math.max(0, share));
+
+/** What a region adds, in words. */
+export const regionWords = ({ number, evidence, share }) => `${named(number)}: ${signed(evidence)}, ${part(share)} of the evidence`;
+
+/** What each region adds, as buttons. */
+export function regionList(regions) {
   return make("ul", { className: "regions" }, ...regions.map((region) => {
-    const name = region.number ? `Region ${region.number}` : "No match";
-    const mark = make("span", { className: "mark", textContent: region.number || "–", "aria-hidden": "true" });
-    mark.style.background = COLOURS[region.number];
-    const button = make("button", { type: "button", "data-region": region.number, "aria-label": `${name}: ${signed(region.evidence)}` },
-      mark, make("span", { className: "number", textContent: `${signed(region.evidence)} (${percent(Math.max(0, region.share))})`, "data-share": region.evidence }));
-    for (const event of ["pointerenter", "focus", "click"]) button.addEventListener(event, () => chosen(region.number));
-    for (const event of ["pointerleave", "blur"]) button.addEventListener(event, () => chosen(null));
-    return make("li", {}, button);
+    const { number, evidence, share } = region;
+    return make("li", {}, make("button", { type: "button", "data-region": number, "aria-label": regionWords(region), "aria-pressed": "false" },
+      mark(number), make("span", { className: "number", textContent: `${number ? "" : "no match "}${signed(evidence)} (${part(share)})`, "data-share": evidence })));
   }));
 }
 
-/** Light up a region and its partners inside `box`; null: all alike. */
-export function light(box, number) {
-  for (const one of box.querySelectorAll("[data-region]")) {
-    const mine = Number(one.dataset.region) === number;
-    one.classList.toggle("lit", number !== null && mine);
-    one.classList.toggle("dim", number !== null && !mine);
+/** Why one class and not another: the difference of their scores as a sum over the regions; `contrast` as the server sends it. */
+export function differences({ class: name, versus, difference, regions }) {
+  const end = Math.max(1e-9, Math.abs(difference), ...regions.map((region) => Math.abs(region.difference)));
+  const row = (value, colour, words, ...before) => {
+    const bar = make("span", { className: "bar" });
+    bar.style.left = `${50 + 50 * Math.min(0, value / end)}%`;
+    bar.style.width = `${50 * Math.abs(value / end)}%`;
+    if (colour) bar.style.background = colour;
+    return [...before, make("span", { className: "plot", "aria-hidden": "true" }, bar, make("span", { className: "zero" })),
+      make("span", { className: "number", textContent: signed(value), "data-difference": value }), make("small", { className: "soft", textContent: words })];
+  };
+  const rows = regions.map((region) => {
+    const words = `${region.number ? named(region.number) : "The rest"}: ${signed(region.evidence)} for ${name}, ${signed(region.versus)} for ${versus}`;
+    const button = make("button", { type: "button", "data-region": region.number, "aria-pressed": "false", "aria-label": `${words}; difference ${signed(region.difference)}` },
+      ...row(region.difference, COLOURS[region.number], words, mark(region.number)));
+    return make("li", {}, button);
+  });
+  const sum = make("li", { className: "sum" }, ...row(difference, null, `${name} less ${versus}`, make("span", { textContent: "Sum" })));
+  return make("ol", { className: "differences" }, ...rows, sum);
+}
+
+// Regions as { place, number }: the one under the pointer, the one with the focus, and the one that was chosen with a click, a
+// tap or a key. A place is a class, with its image and its cases; its regions light up together, wherever they are shown.
+let hovered = null, focused = null, kept = null;
+
+function regionOf(element) {
+  const found = element.closest?.("[data-region]");
+  return found ? { place: found.closest("[data-place]")?.dataset.place, number: Number(found.dataset.region) } : null;
+}
+
+const same = (one, other) => one !== null && other !== null && one.place === other.place && one.number === other.number;
+
+/** Light up a region and its partners; places are told of it by the event "region", whose detail is its number or null. */
+export function light() {
+  const now = hovered ?? focused ?? kept;
+  for (const one of document.querySelectorAll("[data-region]")) {
+    const own = regionOf(one), here = now !== null && own.place === now.place;
+    one.classList.toggle("lit", here && own.number === now.number);
+    one.classList.toggle("dim", here && own.number !== now.number);
+    if (one.hasAttribute("aria-pressed")) one.setAttribute("aria-pressed", String(same(own, kept)));
   }
+  for (const one of document.querySelectorAll("[data-place]")) {
+    one.dispatchEvent(new CustomEvent("region", { detail: now?.place === one.dataset.place ? now.number : null }));
+  }
+}
+
+/** Choose no region. */
+export function forget() {
+  hovered = focused = kept = null;
+  light();
+}
+
+/** From now on regions light up when they are pointed at, focused, or chosen. */
+export function linkRegions() {
+  document.addEventListener("pointerover", (event) => {
+    if (event.pointerType === "touch") return;  // a tap chooses
+    hovered = regionOf(event.target);
+    light();
+  });
+  const leave = () => { hovered = null; light(); };
+  document.addEventListener("pointerout", leave);
+  document.addEventListener("close", leave, true);  // of the dialog under the pointer
+  document.addEventListener("focusin", (event) => { focused = regionOf(event.target); light(); });
+  document.addEventListener("focusout", () => { focused = null; light(); });
+  document.addEventListener("click", (event) => {
+    const chosen = regionOf(event.target);
+    if (chosen === null && event.target.closest("button, a, input, select, summary, label")) return;
+    if (chosen === null || same(chosen, kept)) forget();
+    else {
+      kept = chosen;
+      light();
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !document.querySelector("dialog[open]")) forget();  // else it closes the dialog
+  });
 }

@@ -10,6 +10,7 @@ export class Region extends EventTarget {
     this.radius = Math.max(2, Math.round(width / 8));
     this.at = null;  // the circle's centre, in pixels of the map
     this.marked = null;  // Uint8Array, or null where nothing is marked
+    this.resting = false;  // whether pictures are for something else now
   }
 
   /** What sums are taken over: the marked region, else the circle, else null (everything). */
@@ -48,6 +49,12 @@ export class Region extends EventTarget {
     this.dispatchEvent(new Event("change"));
   }
 
+  rest(resting) {
+    this.resting = resting;
+    this.at = null;
+    this.dispatchEvent(new Event("change"));
+  }
+
   clear() {
     this.marked = null;
     this.at = null;
@@ -58,8 +65,8 @@ export class Region extends EventTarget {
 const SVG = "http://www.w3.org/2000/svg";
 
 /** A canvas to draw a map on, and one under it for blending. The region can be moved and marked over it, until `signal`;
- * `touch()` says whether fingers mark. */
-export function stage(region, label, touch, signal) {
+ * `touch()` says whether fingers mark. `second`: the keyboard moves the same circle in another picture. */
+export function stage(region, label, touch, signal, second = false) {
   const canvas = make("canvas", { "aria-hidden": "true" });
   const under = make("canvas", { "aria-hidden": "true", className: "under" });
   const shade = make("canvas", { "aria-hidden": "true", width: region.width, height: region.height });
@@ -67,10 +74,14 @@ export function stage(region, label, touch, signal) {
   outline.setAttribute("class", "pointer");
   outline.setAttribute("viewBox", `0 0 ${region.width} ${region.height}`);
   const circles = [0, 1].map(() => outline.appendChild(document.createElementNS(SVG, "circle")));
-  const box = make("div", { className: "stage", tabIndex: 0, role: "application", "aria-label": label, "aria-describedby": "how" },
-    canvas, under, shade, outline);
+  const box = make("div", { className: "stage", "aria-label": label }, canvas, under, shade, outline);
 
   const update = () => {
+    box.tabIndex = second || region.resting ? -1 : 0;
+    box.setAttribute("role", region.resting ? "img" : "application");
+    box.classList.toggle("resting", region.resting);
+    if (region.resting) box.removeAttribute("aria-describedby");
+    else box.setAttribute("aria-describedby", "how");
     outline.classList.toggle("visually-hidden", !region.at);
     if (region.at) {
       for (const circle of circles) {
@@ -99,7 +110,7 @@ export function stage(region, label, touch, signal) {
   let painting = false;
   const mayPaint = (event) => event.pointerType !== "touch" || touch();
   box.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0) return;
+    if (event.button !== 0 || region.resting) return;
     region.move(place(event));
     if (!mayPaint(event)) return;
     painting = true;
@@ -107,12 +118,14 @@ export function stage(region, label, touch, signal) {
     region.mark();
   });
   box.addEventListener("pointermove", (event) => {
+    if (region.resting) return;
     region.move(place(event));
     if (painting) region.mark();
   });
   for (const name of ["pointerup", "pointercancel"]) box.addEventListener(name, () => { painting = false; });
-  box.addEventListener("pointerleave", (event) => { if (!painting && event.pointerType !== "touch") region.move(null); });
+  box.addEventListener("pointerleave", (event) => { if (!painting && !region.resting && event.pointerType !== "touch") region.move(null); });
   box.addEventListener("keydown", (event) => {
+    if (region.resting) return;
     const step = Math.max(1, Math.round(region.width / 32));
     const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
     const middle = { x: region.width / 2, y: region.height / 2 };

@@ -1,10 +1,12 @@
 // The page that shows one image, its answer and the reasons.
 
-import { explain, get, getBytes, matches, model, share } from "/static/api.js";
-import { breakable, byId, clearMessage, fail, make, percent, short, truthWords } from "/static/elements.js";
+import { explain, get, matches, model, share } from "/static/api.js";
+import { difference } from "/static/difference.js";
+import { breakable, byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
 import { introduce, offerCases, offerTests } from "/static/introduction.js";
 import { pixels, scaleEnd } from "/static/maps.js";
-import { decode, difference, panel } from "/static/panel.js";
+import { forget, linkRegions } from "/static/matches.js";
+import { decode, panel } from "/static/panel.js";
 import { Region } from "/static/region.js";
 import { openRelying, startTests } from "/static/tests.js";
 
@@ -14,14 +16,14 @@ const MANY = 60;  // classes from which on they are found by name, not listed
 
 let described;
 let few = narrow ? 3 : 8;  // classes listed before "more"
-let current = null;  // { source, answer, image, region, classes: Map, shown: [names], panels, between }
+let current = null;  // { source, answer, image, region, classes: Map, shown: [names], panels, between, matched: Map }
 let mode = "signed";
 let asked = 0;  // number of the latest request: answers to older ones are dropped
 let everyClass = false;
 
 const touch = () => byId("paint").getAttribute("aria-pressed") === "true";
 
-/** Look at an image: { file } or { test, truth }. */
+/** Look at an image: { file }, { test, truth } or { support }. */
 async function look(source) {
   const mine = ++asked;
   clearMessage();
@@ -35,7 +37,7 @@ async function look(source) {
     if (mine !== asked) return;
     const region = new Region(answer.size);
     region.addEventListener("change", sums);
-    current = { source, answer, image, region, classes, shown: [...classes.keys()].slice(0, MOST), panels: [], between: null };
+    current = { source, answer, image, region, classes, shown: [...classes.keys()].slice(0, MOST), panels: [], between: null, matched: new Map() };
     everyClass = false;
     byId("radius").max = Math.round(answer.size[1] / 2);
     byId("radius").value = region.radius;
@@ -68,8 +70,10 @@ function tell() {
   byId("others").textContent = `The model is undecided: ${others.length > 3 ? `${others.length} other classes` : others.join(" and ")} would also be a yes.`;
   byId("promise").hidden = !described.promise;
   byId("promise").textContent = answer.promised ? "The promise of the model covers this answer." : "The promise of the model does not cover this answer.";
-  byId("truth").hidden = !source.truth;
-  if (source.truth) {
+  byId("truth").hidden = !source.truth && source.support === undefined;
+  if (source.support !== undefined) {
+    byId("truth").textContent = `Training image ${answer.name}: it is itself a case of ${answer.truth}, so it is compared with itself, too.`;
+  } else if (source.truth) {
     const kind = described.tests.kind.replace(/s$/, "");
     byId("truth").textContent = `${kind[0].toUpperCase()}${kind.slice(1)} ${answer.name}. True class: ${truthWords(source.truth)}.${answer.similar_case ? ` The answer is ${answer.right ? "right" : "wrong"}.` : ""}`;
   }
@@ -114,7 +118,7 @@ async function choose(names, focus) {
     if (mine !== asked) return;
     here.shown = names;
     await show();
-    byId("classes").querySelector(focus)?.focus();
+    document.querySelector(focus)?.focus();
   } catch (error) {
     fail(error);
   } finally {
@@ -127,43 +131,65 @@ async function show() {
   const { answer, classes, shown, region, image } = current;
   current.gone?.abort();  // what was shown before need not follow the pointer any more
   current.gone = new AbortController();
-  const context = { signal: current.gone.signal, region, image, size: answer.size, bias: answer.bias, threshold: described.threshold, touch, relying: described.tests ? relying : null, kind: described.tests?.kind };
+  const context = {
+    signal: current.gone.signal, region, image, touch, size: answer.size, bias: answer.bias, threshold: described.threshold,
+    relying: described.tests ? relying : null, kind: described.tests?.kind,
+    others: Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]),
+    compared: (name) => (shown.length === 2 ? shown.find((other) => other !== name) : null),
+    compare: (name, other) => choose(other ? [name, other] : [name], `[data-versus="${CSS.escape(name)}"]`),
+  };
   current.panels = shown.map((name) => panel(classes.get(name), context));
   byId("panels").replaceChildren(...current.panels.map((one) => one.box));
   byId("panels").classList.toggle("two", shown.length > 1);
   beside();
-  current.between = shown.length === 2 ? difference(classes.get(shown[0]), classes.get(shown[1]), context) : null;
+  current.between = shown.length === 2 ? difference(...ranked(current), context) : null;
   byId("difference").hidden = !current.between;
   byId("difference").replaceChildren(...(current.between ? [current.between.box] : []));
   await draw();
   sums();
 }
 
+/** The classes shown, the one that scores most first. */
+const ranked = ({ shown, classes }) => shown.map((name) => classes.get(name)).sort((one, other) => other.logit - one.logit);
+
 /** Classes beside each other share one colour scale. */
 async function draw() {
-  const end = scaleEnd(...current.panels.map((one) => one.explained.ready));
+  const here = current, { shown, classes } = here, matching = mode === "matches";
+  const wanted = described.supports && (matching || here.between);
+  const known = here.matched.get(JSON.stringify(shown));
+  for (const name of shown) join(classes.get(name), known?.classes.find((found) => found.name === name));
+  forget();
+  here.region.rest(matching);
+  for (const id of ["measure", "how", "blending"]) byId(id).hidden = matching;  // the image itself is shown, and regions are chosen
+  byId("panels").classList.toggle("matching", matching);
   blend();
-  byId("blend").disabled = mode === "matches";  // the image itself is shown
-  await Promise.all(current.panels.map((one) => one.draw(mode, end)));
-  if (mode === "matches") await match(current);
+  const end = scaleEnd(...here.panels.map((one) => one.explained.ready));
+  if (described.supports) here.between?.draw(known?.contrast ?? null);
+  await Promise.all(here.panels.map((one) => one.draw(mode, end)));
+  if (wanted && !known) match(here, shown).catch(fail);
+}
+
+/** Add the regions that match to a class and its cases, or take them away. */
+function join(explained, found) {
+  explained.regions = found ? found.regions ?? [] : null;
+  explained.words = found?.words;
+  explained.cases.forEach((one, slot) => { one.regions = found ? found.cases[slot].regions ?? [] : null; });
 }
 
 /** Ask for the regions that match, of all classes shown, so that they share their numbers. */
-async function match(here) {
-  const names = here.shown, key = names.join("|");
-  if (here.matched === key || here.matching === key) return;
+async function match(here, shown) {
+  const key = JSON.stringify(shown), [first, second] = ranked(here).map((one) => one.name);
+  if (here.matching === key) return;
   here.matching = key;
   try {
-    for (const found of await matches(here.source, names)) {
-      const known = here.classes.get(found.name);
-      known.regions = found.regions ?? [];
-      found.cases.forEach((one, slot) => { known.cases[slot].regions = one.regions ?? []; });
-    }
-    here.matched = key;
+    here.matched.set(key, await (shown.length === 2 ? matches(here.source, [first], second) : matches(here.source, shown)));
+  } catch (error) {
+    if (here.shown === shown) for (const one of [...(mode === "matches" ? here.panels : []), here.between]) one?.refuse(error.message);
+    return;
   } finally {
     here.matching = null;
   }
-  if (here === current && here.shown === names && mode === "matches") await draw();
+  if (here === current && here.shown === shown) await draw();
 }
 
 const blend = () => current?.panels.forEach((one) => one.blend(byId("blend").value / 100));
@@ -205,7 +231,8 @@ function take(files) {
 
 async function save() {
   try {
-    const page = await share(current.source, current.shown);
+    const { source, shown } = current, [first, second] = ranked(current).map((one) => one.name);
+    const page = await (described.supports && shown.length === 2 ? share(source, [first], second) : share(source, shown));
     const link = make("a", { href: URL.createObjectURL(page), download: `${current.answer.name.replace(/.*\//, "").replace(/\.\w+$/, "")}-explained.html` });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
@@ -258,16 +285,18 @@ async function open(place) {
   if (entry) await look({ test: entry.test, truth: entry.truth });
 }
 
-/** Look at the image of a case as if it had been chosen from a dialog. */
-async function openCase({ support, source }) {
-  await look({ file: new File([await getBytes(`/api/v1/supports/${support}/image`)], short(source)) });
+/** The examples come without the rest of the page if they cannot be listed. */
+async function offerSupports() {
+  const { supports } = await get("/api/v1/supports");
+  offerCases(supports, narrow ? 3 : 6, ({ support }) => look({ support }));
 }
 
+linkRegions();
 try {
   described = await model();
   introduce(described);
   if (described.tests) offerTests(described.tests, narrow ? 3 : 6, open);
-  else if (described.supports) offerCases((await get("/api/v1/supports")).supports, narrow ? 3 : 6, openCase);
+  else if (described.supports) offerSupports().catch(fail);
   if (!described.supports) few = 5;
   const { classes } = described;
   byId("other").hidden = classes.length <= MANY;
