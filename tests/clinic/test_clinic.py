@@ -12,6 +12,7 @@ from PIL import Image
 import sic
 from sic.calibration import Calibration, Promise
 from sic.clinic import Clinic, Edit, Outcome
+from sic.clinic.edits import plan
 from sic.data import open as open_data
 from sic.data.dataset import Sample
 from sic.data.labels import average_precisions, mean_precision, targets
@@ -206,6 +207,23 @@ def test_an_untouched_class_is_selected_as_training_did(colour_images: Path, tmp
         outcome = clinic.apply(Edit.reselect(name))
         assert outcome.labels == outcome.flips == []
     assert clinic.history() == []
+
+
+def test_supports_are_selected_in_the_way_of_training(colour_images: Path, tmp_path: Path) -> None:
+    """By k-means on latents, or on their directions, unless the user says how."""
+    folder, names = make(tmp_path / "model", colour_images, per_class=3), ("blue", "green", "red", "yellow")
+    loaded, different = sic.load(folder), 0
+    for selection in ("nearest", "varied"):
+        loaded.config.training["inference_supports"] = selection
+        loaded.save(folder)
+        clinic = Clinic(folder)
+        for name in names:
+            chosen, near, far = (
+                plan(Edit.reselect(name, varied=how), clinic.examined)[1] for how in (None, False, True)
+            )
+            assert chosen == (far if selection == "varied" else near)
+            different += near != far
+    assert different
 
 
 def test_reselect_keeps_the_pinned_and_avoids_what_was_taken_out(model: Path) -> None:

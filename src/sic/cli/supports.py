@@ -173,7 +173,14 @@ def reselect(
     supports: Annotated[
         int | None, typer.Option("--supports", min=1, help="Number of supports; default: as before.")
     ] = None,
-    varied: Annotated[bool, typer.Option("--varied", help="Select supports that differ more from each other.")] = False,
+    varied: Annotated[
+        bool | None,
+        typer.Option(
+            "--varied/--nearest",
+            help="Select supports that differ more from each other, or those nearest to the centroids of k-means; "
+            "default: as training did.",
+        ),
+    ] = None,
     preview: Preview = False,
     data: Data = None,
     json: Json = False,
@@ -229,7 +236,7 @@ def check(
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """List problems of the supports, each with a command to solve it."""
+    """List problems of the supports, with commands that solve them or show them, as far as there are any."""
     clinic = _open(context, data)
     with Talker() as talker:
         findings = clinic.diagnose(pixels=not quick, progress=talker.progress("explaining"))
@@ -238,7 +245,8 @@ def check(
         return
     for finding in findings:
         OUT.print(styled(finding.title, "red" if finding.severity == "serious" else "yellow"))
-        OUT.print(f"  {finding.sentence}\n  → {finding.command}")
+        OUT.print(f"  {finding.sentence}")
+        OUT.print("  No edit that was tried solves it." if finding.command is None else f"  → {finding.command}")
     number = f"{len(findings)} finding{'s' if len(findings) > 1 else ''}" if findings else "Nothing found"
     OUT.print(f"{number} in {len(clinic.examined.supports)} supports of {context.obj}.")
 

@@ -1,6 +1,6 @@
 """Inspect and edit the supports of a trained model, and measure the effect of each edit."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from dataclasses import replace as with_changes
 from pathlib import Path
@@ -12,7 +12,8 @@ from torch import Tensor
 from sic import directory
 from sic.card import validation_note
 from sic.clinic import diagnostics
-from sic.clinic.diagnostics import Commands, Finding
+from sic.clinic.advice import Commands
+from sic.clinic.diagnostics import Finding
 from sic.clinic.edits import (
     Outcome,
     Record,
@@ -23,7 +24,6 @@ from sic.clinic.edits import (
     recorded,
     same_supports,
     standing,
-    taken_out,
 )
 from sic.clinic.examined import Candidate, Examined, Reliance, SupportSummary
 from sic.clinic.pixels import background, negative_mass
@@ -67,7 +67,8 @@ class Clinic:
             raise SicError(f"{folder} is a {model.config.method} model: it has no supports to edit.")
         if len({(support.label, support.source) for support in model.supports}) < len(model.supports):
             raise SicError(f"The supports of {folder} are not single training images, so they cannot be edited.")
-        self.images = Run(self.folder, model.config).images(data)
+        run = Run(self.folder, model.config)
+        self.images, self._options = run.images(data), _options(run.record.get("data", {}).get("opened_with", {}))
         everyone = [sample for samples in self.images.splits.values() for sample in samples]
         latents = model.embed_samples(everyone, own=True, progress=progress)
         self.problems = [*self.images.problems]
@@ -139,7 +140,8 @@ class Clinic:
         Returns:
             Metrics before and after, and the validation images whose answer changes.
         """
-        return compare(self.examined, self._with(self._plan(edit)[1]))
+        _, supports = plan(edit, self.examined, self.images)
+        return compare(self.examined, self.examined.with_supports(supports))
 
     def apply(self, edit: Edit) -> Outcome:
         """Apply and save an edit. Supports, metrics and history are written together, or not at all.
@@ -152,8 +154,8 @@ class Clinic:
         Returns:
             As `preview`.
         """
-        label, supports = self._plan(edit)
-        after = self._with(supports)
+        label, supports = plan(edit, self.examined, self.images)
+        after = self.examined.with_supports(supports)
         outcome = compare(self.examined, after)
         record = Record(
             edit.action,
@@ -192,7 +194,7 @@ class Clinic:
             before = [Support(label, source, pinned=pinned) for source, pinned in record.supports_before]
             supports = replaced(supports, label, before)
             record.undone = now()
-        after = self._with(supports)
+        after = self.examined.with_supports(supports)
         outcome = compare(self.examined, after)
         self._save(after, records)
         return outcome
@@ -205,33 +207,11 @@ class Clinic:
             progress: Called with the number of images explained so far, and the number to explain.
 
         Returns:
-            Findings, the most serious first, each with the command that acts on it.
+            Findings, the most serious first, with commands that solve them or show them, as far as there are any.
         """
         data = None if self._data is None else str(self._data)
-        return diagnose(self.examined, Commands(self.folder, data, self.images.where), pixels, progress)
-
-    def _plan(self, edit: Edit) -> tuple[int, Sequence[Support]]:
-        unwanted = {(class_index(self.classes, label), source) for label, source in taken_out(self.history())}
-        return plan(edit, self.examined, self.images, unwanted)
-
-    def _with(self, supports: Sequence[Support]) -> Examined:
-        """The same model and images with other supports."""
-        before = self.examined
-        known = {
-            (support.label, support.source): vector
-            for support, vector in zip(before.supports, before.vectors, strict=True)
-        }
-        vectors = []
-        for support in supports:
-            vector = known.get((support.label, support.source))
-            if vector is None:
-                if support.source not in before.latents:
-                    raise SicError(
-                        f"The image {support.source} can no longer be read, so it cannot be a support again."
-                    )
-                vector = before.latents.of([support.source])[0]
-            vectors.append(vector)
-        return with_changes(before, supports=[*supports], vectors=torch.stack(vectors))
+        commands = Commands(self.folder, data, self.images.where, self._options)
+        return diagnose(self.examined, commands, pixels, progress)
 
     def _save(self, after: Examined, records: Sequence[Record]) -> None:
         """Save the model with its new supports and new metrics."""
@@ -294,9 +274,16 @@ def diagnose(
     found += diagnostics.label_suspects(examined, commands)
     found += diagnostics.saturated(examined, commands)
     if pixels:
-        found += negative_mass(examined, commands)
+        found += negative_mass(examined)
         found += background(examined, commands, progress)
     return sorted(found, key=lambda finding: finding.severity != "serious")
+
+
+def _options(opened_with: Mapping[str, Any]) -> Sequence[str]:
+    """The options of `sic train` that open data as a run did."""
+    named = {name: opened_with.get(name) for name in ("layout", "group")}
+    found = [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
+    return [*found, "--roi"] if opened_with.get("roi") else found
 
 
 def _trust(supports: Sequence[Support], vectors: Tensor, latents: Latents, root: Path) -> Sequence[str]:

@@ -4,19 +4,21 @@ Each limit has its reason beside it. "The demo" is a healthy model of the built-
 validation images, 3 supports per class); the limits are well outside of its values.
 """
 
-import shlex
+import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from sic.clinic.advice import Commands, exchanges, first_that_helps, selections
 from sic.clinic.examined import Examined
 from sic.explain.prose import ONE_CASE
-from sic.supports import directions, resembling_others, select_varied, support_key
+from sic.settings import RECIPES
+from sic.supports import Edit, resembling_others
 
 NEIGHBOURS = 10
 """The number of training images that a support is compared with; fewer if its class has fewer."""
@@ -33,6 +35,9 @@ EVEN = 0.25
 in the demo."""
 SATURATED = 9.2
 """Median logit of the answers of a class; a probability of 0.9999. 3 to 6 in the demo."""
+UNSATURATED = 7.0
+"""The median logit that a higher temperature should lead to; a probability of 0.999."""
+DOMINATES, IDLE = "A support that dominates", "A support that never matters"
 TWICE = 2.0
 """The label of a training image is suspect if the best support of another class has this many times the evidence of the
 best of its own. In two demos 0 and 1 of 800 images, while 8 and 15 are merely closer to another class."""
@@ -45,8 +50,8 @@ class Finding:
     title: str
     severity: Literal["serious", "notice"]
     sentence: str
-    command: str
-    """The command that acts on it."""
+    command: str | None
+    """The command that solves it, or shows it; None where no edit that was tried solves it."""
     supports: list[int] = field(default_factory=list)
     """The indices of the supports concerned."""
     images: list[str] = field(default_factory=list)
@@ -55,79 +60,81 @@ class Finding:
     """The measured values, and the limit."""
 
 
-@dataclass(frozen=True)
-class Commands:
-    """Writes commands for the model in `folder`; `data` is where its images are, if they were moved."""
-
-    folder: Path
-    data: str | None = None
-    trained_on: str = "DATA"
-    """The data that `sic train` was given."""
-
-    def supports(self, *words: object) -> str:
-        data = [] if self.data is None else ["--data", self.data]
-        return shlex.join(["sic", "supports", *map(str, [self.folder, *words, *data])])
-
-    def explain(self, image: Path) -> str:
-        return shlex.join(["sic", "explain", str(self.folder), str(image), "--out", f"why-{image.stem}.png"])
-
-    def one_support(self) -> str:
-        """Train again with one support per class."""
-        out = self.folder.with_name(f"{self.folder.name}-1")
-        words = ["sic", "train", self.data or self.trained_on, "--supports-per-class", "1", "--out", out]
-        return shlex.join(map(str, words))
-
-    def train(self, temperature: float) -> str:
-        out = self.folder.with_name(f"{self.folder.name}-T{temperature:g}")
-        where = self.data or self.trained_on
-        words = ["sic", "train", where, "--weights", self.folder, "-T", f"{temperature:g}", "--out", out]
-        return shlex.join(map(str, words))
-
-
 def strangers(examined: Examined, commands: Commands) -> list[Finding]:
     """Supports whose image shows another class, that lie among the training images of another class, or that are on
     average more like those than like the images of their own class."""
+    return [
+        Finding(
+            "A support of the wrong class" if one.wrong else "A support among another class",
+            "serious",
+            f"{examined.described(one.index)} is a support of {examined.classes[examined.supports[one.index].label]}, "
+            f"but {' and '.join(one.reasons)}.",
+            _advice(examined, commands, exchanges(examined, one.index)),
+            [one.index],
+            [examined.supports[one.index].source, *one.near],
+            {"share_of_other_class": one.share, "limit": MAJORITY},
+        )
+        for one in _strangers(examined, range(len(examined.supports)))
+    ]
+
+
+@dataclass(frozen=True)
+class _Stranger:
+    """A support that `strangers` names."""
+
+    index: int
+    wrong: bool
+    """Whether the data says so."""
+    reasons: list[str]
+    near: list[str]
+    """The most similar training images, as far as they show the other class."""
+    share: float
+    """The share of that class among them."""
+
+
+def _strangers(examined: Examined, which: Sequence[int]) -> list[_Stranger]:
+    """Those among some of the supports."""
     samples = [sample for sample in examined.splits["train"] if len(sample.labels) == 1]
     labels = {sample.id: sample.labels[0] for sample in samples}
     sizes = Counter(labels.values())
-    overlap = _overlap(examined, examined.latents.of([sample.id for sample in samples]))
+    chosen = [examined.supports[index] for index in which]
+    overlap = _overlap(examined, examined.latents.of([sample.id for sample in samples]), examined.vectors[[*which]])
     others_only = overlap.clone()
-    for index, support in enumerate(examined.supports):
-        others_only[index, [sample.id == support.source for sample in samples]] = torch.nan
-    resembling = resembling_others(others_only, examined.labels.tolist(), [labels[sample.id] for sample in samples])
+    for row, support in enumerate(chosen):
+        others_only[row, [sample.id == support.source for sample in samples]] = torch.nan
+    owners = [support.label for support in chosen]
+    resembling = resembling_others(others_only, owners, [labels[sample.id] for sample in samples])
     unlike = {each.support: each for each in resembling}
     found = []
-    for index, support in enumerate(examined.supports):
+    for row, support in enumerate(chosen):
         number = min(NEIGHBOURS, max(1, sizes[support.label] - 1))
-        nearest = overlap[index].topk(min(number + 1, len(samples))).indices.tolist()
-        near = [samples[row] for row in nearest if samples[row].id != support.source][:number]
+        nearest = overlap[row].topk(min(number + 1, len(samples))).indices.tolist()
+        near = [samples[place] for place in nearest if samples[place].id != support.source][:number]
         others = Counter(sample.labels[0] for sample in near if sample.labels[0] != support.label)
         other, theirs = others.most_common(1)[0] if others else (support.label, 0)
         truth = labels.get(support.source, support.label)
         reasons = [f"the data says {examined.classes[truth]}"] if truth != support.label else []
         if near and theirs >= MAJORITY * len(near):
             reasons.append(f"{theirs} of the {len(near)} most similar training images are {examined.classes[other]}")
-        elif index in unlike:
-            each = unlike[index]
+        elif row in unlike:
+            each = unlike[row]
             reasons.append(
                 f"it resembles training images of {examined.classes[each.other]} more than those of its own class "
                 f"({each.theirs:.0%} of its evidence on average, {each.own:.0%})"
             )
-        if not reasons:
-            continue
-        found.append(
-            Finding(
-                "A support of the wrong class" if truth != support.label else "A support among another class",
-                "serious",
-                f"{examined.described(index)} is a support of {examined.classes[support.label]}, but "
-                f"{' and '.join(reasons)}.",
-                _exchange(examined, commands, index),
-                [index],
-                [support.source, *(sample.id for sample in near if sample.labels[0] == other)],
-                {"share_of_other_class": theirs / max(len(near), 1), "limit": MAJORITY},
-            )
-        )
+        if reasons:
+            like = [sample.id for sample in near if sample.labels[0] == other]
+            share = theirs / max(len(near), 1)
+            found.append(_Stranger(which[row], truth != support.label, reasons, like, share))
     return found
+
+
+def _sound(before: Examined, after: Examined) -> bool:
+    """Whether the supports that an edit adds are no serious problem themselves."""
+    known = set(before.supports)
+    added = [index for index, support in enumerate(after.supports) if support not in known]
+    pairs = _coinciding(after) if added else []
+    return not any(a in added or b in added for a, b in pairs) and not (added and _strangers(after, added))
 
 
 def coinciding(examined: Examined, commands: Commands) -> list[Finding]:
@@ -135,19 +142,18 @@ def coinciding(examined: Examined, commands: Commands) -> list[Finding]:
 
     The one that is less like the training images of its class should go.
     """
-    overlap = _overlap(examined, examined.vectors)
-    foreign = examined.labels[:, None] != examined.labels[None]
-    pairs = [(a, b) for a, b in ((overlap >= COINCIDE) & foreign).nonzero().tolist() if a < b]
     found = []
-    for a, b in sorted(pairs, key=lambda pair: -overlap[pair[0], pair[1]].item()):
-        share = overlap[a, b].item()
+    pairs = _coinciding(examined)
+    for a, b in sorted(pairs, key=lambda pair: -pairs[pair]):
+        share = pairs[a, b]
+        less, more = sorted((a, b), key=lambda index: _typicality(examined, index))
         one, other = examined.described(a), examined.described(b)
         found.append(
             Finding(
                 "Supports of two classes coincide",
                 "serious",
                 f"{one} and {other} are nearly the same to the model: they share {share:.0%} of their evidence.",
-                _exchange(examined, commands, min(a, b, key=lambda index: _typicality(examined, index))),
+                _advice(examined, commands, [*exchanges(examined, less), *exchanges(examined, more)]),
                 [a, b],
                 [examined.supports[a].source, examined.supports[b].source],
                 {"shared_evidence": share, "limit": COINCIDE},
@@ -156,14 +162,18 @@ def coinciding(examined: Examined, commands: Commands) -> list[Finding]:
     return found
 
 
+def _coinciding(examined: Examined) -> dict[tuple[int, int], float]:
+    """The share of evidence that pairs of supports of different classes have in common, if it is `COINCIDE` or more."""
+    overlap = _overlap(examined, examined.vectors)
+    foreign = examined.labels[:, None] != examined.labels[None]
+    return {(a, b): overlap[a, b].item() for a, b in ((overlap >= COINCIDE) & foreign).nonzero().tolist() if a < b}
+
+
 def identical(examined: Examined, commands: Commands) -> list[Finding]:
     """Classes with supports that are nearly identical, so that one image counts several times."""
-    overlap = _overlap(examined, examined.vectors)
     found = []
     for label, own in _by_class(examined).items():
-        everyone = [(a, b) for a in own for b in own if a < b]
-        limit = ONE_CASE if all(overlap[a, b] >= ONE_CASE for a, b in everyone) else SAME
-        pairs = [(a, b) for a, b in everyone if overlap[a, b] >= limit]
+        pairs, limit = _same(examined, own)
         if not pairs:
             continue
         members = sorted({index for pair in pairs for index in pair})
@@ -173,15 +183,36 @@ def identical(examined: Examined, commands: Commands) -> list[Finding]:
                 "Supports that are the same",
                 "notice",
                 f"{names} are nearly identical to the model: one image counts {len(members)} times.",
-                commands.supports("reselect", examined.classes[label], "--varied")
-                if _can_vary(examined, label, len(own))
-                else commands.one_support(),
+                _advice(
+                    examined,
+                    commands,
+                    [*selections(examined, label), *_fewer(examined, label)],
+                    partial(_has_same, label=label),
+                ),
                 members,
                 [examined.supports[index].source for index in members],
-                {"shared_evidence": max(overlap[a, b].item() for a, b in pairs), "limit": limit},
+                {"shared_evidence": max(pairs.values()), "limit": limit},
             )
         )
     return found
+
+
+def _same(examined: Examined, own: Sequence[int]) -> tuple[dict[tuple[int, int], float], float]:
+    """The share of evidence that nearly identical supports of a class have in common, and the limit for that."""
+    overlap = _overlap(examined, examined.vectors[[*own]], examined.vectors[[*own]])
+    shares = {(a, b): overlap[i, j].item() for i, a in enumerate(own) for j, b in enumerate(own) if i < j}
+    limit = ONE_CASE if all(share >= ONE_CASE for share in shares.values()) else SAME
+    return {pair: share for pair, share in shares.items() if share >= limit}, limit
+
+
+def _has_same(examined: Examined, label: int) -> bool:
+    return bool(_same(examined, _by_class(examined)[label])[0])
+
+
+def _fewer(examined: Examined, label: int) -> list[Edit]:
+    """Edits that leave a class fewer supports, as few as one."""
+    number = len(_by_class(examined)[label])
+    return [Edit.reselect(examined.classes[label], fewer) for fewer in range(number - 1, 0, -1)]
 
 
 def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
@@ -189,36 +220,67 @@ def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
 
     A support dominates if its share of the evidence is closer to 1 than to its even share.
     """
-    predictions = examined.predictions("validation")
-    evidence, answered = predictions.evidence, predictions.answers
     found = []
     for label, own in _by_class(examined).items():
-        rows = answered[:, label]
-        if len(own) < 2 or not rows.any():
-            continue
-        mine = evidence[rows][:, own]
-        shares = (mine / mine.sum(dim=1, keepdim=True).clamp_min(1e-12)).mean(dim=0).tolist()
-        name, even, images = examined.classes[label], 1 / len(own), int(rows.sum())
-        for index, share in zip(own, shares, strict=True):
+        shares, images = _shares(examined, own)
+        name, dominant, idle = examined.classes[label], _dominant(shares), _idle(shares)
+        for place, (index, share) in enumerate(zip(own, shares, strict=True)):
             who = examined.described(index)
-            numbers = {"mean_share": share, "even_share": even, "images": float(images)}
-            if share > (1 + even) / 2:
+            if place in dominant:
+                title = DOMINATES
                 sentence = (
                     f"{who} gives {share:.0%} of the evidence in {images} answers {name}: the others hardly count."
                 )
-                command = commands.supports("reselect", name)
-                found.append(Finding("A support that dominates", "notice", sentence, command, [index], numbers=numbers))
-            elif share < EVEN * even:
+                weakest = shares.index(min(shares))
+                *images_instead, without = exchanges(examined, own[weakest])
+                edits = [*selections(examined, label), *images_instead, *([without] if weakest in idle else [])]
+            elif place in idle:
+                title = IDLE
                 sentence = f"{who} gives only {share:.1%} of the evidence in {images} answers {name}: it never matters."
-                command = commands.supports("drop", support_key(examined.supports, index))
-                found.append(
-                    Finding("A support that never matters", "notice", sentence, command, [index], numbers=numbers)
-                )
+                edits = exchanges(examined, index)[::-1]
+            else:
+                continue
+            count = partial(_count, title=title, label=label)
+            numbers = {"mean_share": share, "even_share": 1 / len(own), "images": float(images)}
+            command = _advice(examined, commands, edits, partial(_not_fewer, count=count, than=count(examined)))
+            found.append(Finding(title, "notice", sentence, command, [index], numbers=numbers))
     return found
 
 
+def _shares(examined: Examined, own: Sequence[int]) -> tuple[list[float], int]:
+    """The mean shares of the supports of a class in the evidence of its answers, and the number of these answers."""
+    predictions = examined.predictions("validation")
+    rows = predictions.answers[:, examined.supports[own[0]].label]
+    if len(own) < 2 or not rows.any():
+        return [1 / len(own)] * len(own), int(rows.sum())
+    mine = predictions.evidence[rows][:, [*own]]
+    return (mine / mine.sum(dim=1, keepdim=True).clamp_min(1e-12)).mean(dim=0).tolist(), int(rows.sum())
+
+
+def _dominant(shares: Sequence[float]) -> list[int]:
+    return [place for place, share in enumerate(shares) if len(shares) > 1 and share > (1 + 1 / len(shares)) / 2]
+
+
+def _idle(shares: Sequence[float]) -> list[int]:
+    return [place for place, share in enumerate(shares) if share < EVEN / len(shares)]
+
+
+def _count(examined: Examined, title: str, label: int) -> int:
+    """The number of supports of a class that dominate, or that never matter."""
+    shares, _ = _shares(examined, _by_class(examined)[label])
+    return len(_dominant(shares) if title == DOMINATES else _idle(shares))
+
+
+def _not_fewer(examined: Examined, count: Callable[[Examined], int], than: int) -> bool:
+    return count(examined) >= than
+
+
 def saturated(examined: Examined, commands: Commands) -> list[Finding]:
-    """Classes whose evidence is so large that probabilities no longer separate clear images from others."""
+    """Classes whose evidence is so large that probabilities no longer separate clear images from others.
+
+    With a higher temperature, evidence is smaller in proportion; training further hardly changes it. Nothing is advised
+    where T is chosen by the recipe, or where probabilities were calibrated after training, which undoes T.
+    """
     predictions = examined.predictions("validation")
     answered = predictions.answers
     medians = {
@@ -230,15 +292,27 @@ def saturated(examined: Examined, commands: Commands) -> list[Finding]:
     if not over:
         return []
     names = ", ".join(examined.classes[label] for label in over)
-    temperature = examined.model.config.temperature
+    config, largest = examined.model.config, max(medians[label] for label in over)
+    sentence = (
+        f"Half of the answers {names} have a probability above 99.99 %, so differences in evidence no longer show."
+    )
+    command = None
+    recipe = RECIPES.get(config.training.get("recipe", "scratch"))
+    if not config.calibration.images and recipe is not None and not recipe.projection_first:
+        bias = examined.classifier.bias
+        needed = examined.classifier.temperature * (largest - bias) / (UNSATURATED - bias)
+        digits = 10.0 ** (math.floor(math.log10(needed)) - 1)
+        temperature = float(f"{math.ceil(needed / digits) * digits:.2g}")
+        selection = config.training.get("inference_supports", "nearest")
+        command = commands.train(temperature, config.supports_per_class, selection)
+        sentence += f" A temperature of {temperature:g} instead of {examined.classifier.temperature:g} would keep them."
     return [
         Finding(
             "Evidence that saturates",
             "notice",
-            f"Half of the answers {names} have a probability above 99.99 %, so differences in evidence no longer show. "
-            f"A temperature above {temperature:g} would keep them.",
-            commands.train(2 * temperature),
-            numbers={"median_logit": max(medians[label] for label in over), "limit": SATURATED},
+            sentence,
+            command,
+            numbers={"median_logit": largest, "limit": SATURATED},
         )
     ]
 
@@ -275,33 +349,28 @@ def label_suspects(examined: Examined, commands: Commands) -> list[Finding]:
     ]
 
 
-def _overlap(examined: Examined, latents: Tensor) -> Tensor:
-    """S×n, cos^B: the share of a support's largest evidence that images with these latents get."""
-    units, directions = (x / x.norm(dim=1, keepdim=True).clamp_min(1e-12) for x in (examined.vectors, latents))
+def _advice(
+    examined: Examined,
+    commands: Commands,
+    edits: Iterable[Edit],
+    remains: Callable[[Examined], bool] = lambda after: False,
+) -> str | None:
+    """As `first_that_helps`, without edits that add another serious problem."""
+    return first_that_helps(examined, commands, edits, lambda after: remains(after) or not _sound(examined, after))
+
+
+def _overlap(examined: Examined, latents: Tensor, vectors: Tensor | None = None) -> Tensor:
+    """S×n, cos^B: the share of a support's largest evidence that images with these latents get; `vectors`: those of S
+    supports, by default of all."""
+    vectors = examined.vectors if vectors is None else vectors
+    units, directions = (x / x.norm(dim=1, keepdim=True).clamp_min(1e-12) for x in (vectors, latents))
     return (units @ directions.T).clamp(0, 1) ** examined.model.config.b
-
-
-def _can_vary(examined: Examined, label: int, number: int) -> bool:
-    """Whether a class has training images that differ; otherwise training has collapsed it to a point."""
-    ids = [sample.id for sample in examined.splits["train"] if sample.labels == (label,)]
-    if len(ids) < 2:
-        return False
-    latents = np.asarray(examined.latents.of(ids), dtype=np.float32)
-    chosen = directions(latents)[select_varied(latents, number, 0)]
-    return bool(((chosen @ chosen.T).clip(0, 1) ** examined.model.config.b).min() < ONE_CASE)
 
 
 def _typicality(examined: Examined, index: int) -> float:
     """Mean overlap of a support with the training images of its class."""
     own = [sample.id for sample in examined.splits["train"] if sample.labels == (examined.supports[index].label,)]
     return _overlap(examined, examined.latents.of(own))[index].mean().item() if own else 0.0
-
-
-def _exchange(examined: Examined, commands: Commands, index: int) -> str:
-    """The command that replaces a support with the most typical image of its class, or drops it if there is none."""
-    free = [one.id for one in examined.candidates(examined.supports[index].label) if not one.support]
-    name = support_key(examined.supports, index)
-    return commands.supports("replace", name, free[0]) if free else commands.supports("drop", name)
 
 
 def _by_class(examined: Examined) -> dict[int, list[int]]:

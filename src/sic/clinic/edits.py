@@ -91,17 +91,21 @@ def taken_out(records: Sequence[Record]) -> set[tuple[str, str]]:
     return out
 
 
-def plan(
-    edit: Edit, examined: Examined, images: RunImages, unwanted: set[tuple[int, str]]
-) -> tuple[int, list[Support]]:
+def unwanted(examined: Examined) -> set[tuple[int, str]]:
+    """Classes and images that the user removed before; they are not selected again."""
+    records = recorded(examined.model.config.edits, examined.model.folder or Path())
+    return {(class_index(examined.classes, label), source) for label, source in taken_out(records)}
+
+
+def plan(edit: Edit, examined: Examined, images: RunImages | None = None) -> tuple[int, list[Support]]:
     """The class of an edit, and all supports after it.
 
-    `unwanted` are classes and images that the user removed before; they are not selected again.
+    `images`: all images of the run, which say why an image cannot be a support.
     """
     supports = examined.supports
     if edit.action == "reselect":
         label = class_index(examined.classes, str(edit.label))
-        chosen = _selected(label, [support for support in supports if support.label == label], edit, examined, unwanted)
+        chosen = _selected(label, [support for support in supports if support.label == label], edit, examined)
         return label, replaced(supports, label, chosen)
     if edit.action == "add":
         label = class_index(examined.classes, str(edit.label))
@@ -126,7 +130,7 @@ def plan(
     return support.label, [*supports[:index], replace(support, pinned=pinned), *supports[index + 1 :]]
 
 
-def _image(edit: Edit, label: int, examined: Examined, images: RunImages) -> str:
+def _image(edit: Edit, label: int, examined: Examined, images: RunImages | None) -> str:
     """The id of the image that becomes a support of a class."""
     image = find_image(str(edit.image), examined, images)
     _refuse(image, label, edit.force, examined)
@@ -141,11 +145,13 @@ def class_index(classes: Sequence[str], name: str) -> int:
     return classes.index(name)
 
 
-def find_image(name: str, examined: Examined, images: RunImages) -> Sample:
-    """A training image by its id, or by the path of its file."""
+def find_image(name: str, examined: Examined, images: RunImages | None = None) -> Sample:
+    """A training image by its id, or by the path of its file; `images` as in `plan`."""
     for sample in examined.splits["train"]:
         if name in (sample.id, str(sample.path)):
             return sample
+    if images is None:
+        raise SicError(f"No training image is called {name!r}.")
     if name in images.skipped:
         raise SicError(f"{name} cannot be a support: it was left out of the training ({images.skipped[name]}).")
     for split, samples in images.splits.items():
@@ -168,10 +174,13 @@ def _refuse(image: Sample, label: int, force: bool, examined: Examined) -> None:
         raise SicError(f"{image.id} shows {shown}, not {examined.classes[label]}; use --force to take it anyway.")
 
 
-def _selected(
-    label: int, before: Sequence[Support], edit: Edit, examined: Examined, unwanted: set[tuple[int, str]]
-) -> list[Support]:
-    """Select supports as training does, by k-means on the latents of the class; pinned supports stay."""
+def selects_varied(examined: Examined) -> bool:
+    """Whether training selected the supports by the directions of latents."""
+    return examined.model.config.training.get("inference_supports") == "varied"
+
+
+def _selected(label: int, before: Sequence[Support], edit: Edit, examined: Examined) -> list[Support]:
+    """Select supports by k-means on the latents of the class, or on their directions; pinned supports stay."""
     name = examined.classes[label]
     pinned = [support for support in before if support.pinned]
     number = len(before) if edit.number is None else edit.number
@@ -179,11 +188,11 @@ def _selected(
         raise SicError(f"{name} has {len(pinned)} pinned supports, which reselect does not remove; unpin some first.")
     if number == len(pinned):
         return pinned
-    fixed = {support.source for support in pinned}
+    fixed, avoided = {support.source for support in pinned}, unwanted(examined)
     ids = [
         sample.id
         for sample in examined.splits["train"]
-        if sample.id in fixed or (sample.labels == (label,) and (label, sample.id) not in unwanted)
+        if sample.id in fixed or (sample.labels == (label,) and (label, sample.id) not in avoided)
     ]
     rows_fixed = [row for row, id in enumerate(ids) if id in fixed]
     lost = len(pinned) - len(rows_fixed)  # pinned supports whose images are gone
@@ -191,7 +200,8 @@ def _selected(
         raise SicError(f"{name} has {len(ids) + lost} images that can be supports, not {number}.")
     seed = int(examined.model.config.training.get("seed", 0))
     latents = np.asarray(examined.latents.of(ids), dtype=np.float32)
-    chosen = select_varied if edit.varied else select_class
+    varied = selects_varied(examined) if edit.varied is None else edit.varied
+    chosen = select_varied if varied else select_class
     rows = chosen(latents, number - lost, seed, rows_fixed)
     return [*pinned, *(Support(label, ids[row]) for row in rows.tolist() if ids[row] not in fixed)]
 

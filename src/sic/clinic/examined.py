@@ -1,6 +1,7 @@
 """A model with a set of supports and the embedded images of its dataset: which images the supports are, which could
 replace them, and which answers rely on them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sic.data.dataset import Sample
+from sic.errors import SicError
 from sic.latents import Latents
 from sic.methods import SIC
 from sic.model import Model
@@ -94,6 +96,23 @@ class Examined:
     def described(self, index: int) -> str:
         """A support in a sentence: its name and its image."""
         return f"{self.support_names[index]} ({self.supports[index].source})"
+
+    def with_supports(self, supports: Sequence[Support]) -> "Examined":
+        """The same model and images with other supports."""
+        known = {
+            (support.label, support.source): vector for support, vector in zip(self.supports, self.vectors, strict=True)
+        }
+        vectors = []
+        for support in supports:
+            vector = known.get((support.label, support.source))
+            if vector is None:
+                if support.source not in self.latents:
+                    raise SicError(
+                        f"The image {support.source} can no longer be read, so it cannot be a support again."
+                    )
+                vector = self.latents.of([support.source])[0]
+            vectors.append(vector)
+        return replace(self, supports=[*supports], vectors=torch.stack(vectors))
 
     def embedded(self, split: str) -> Tensor:
         """Latents of a split, n×d."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sic.clinic.diagnostics import Commands, Finding
+from sic.clinic.advice import Commands
+from sic.clinic.diagnostics import Finding
 from sic.clinic.examined import Examined
 from sic.data.dataset import Progress, Sample
 from sic.data.images import image_size, read_image, to_tensor
@@ -27,10 +28,11 @@ MOST_OF_THE_IMAGE = 0.9
 """Boxes larger than this leave too little background."""
 
 
-def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
+def negative_mass(examined: Examined) -> list[Finding]:
     """Supports with many negative contributions: T was too small.
 
-    The limit is the one of explanations. In the demo, the supports have 3 % at most.
+    The limit is the one of explanations. In the demo, the supports have 3 % at most. Nothing is advised: only training
+    could help, and it is not known to.
     """
     shares = _negative_shares(examined)
     over = [(share, index) for index, share in shares.items() if share > TOO_MUCH_NEGATIVE]
@@ -45,7 +47,7 @@ def negative_mass(examined: Examined, commands: Commands) -> list[Finding]:
             f"In {len(over)} of {len(shares)} supports more than {TOO_MUCH_NEGATIVE:.0%} of the contributions are "
             f"negative (most in {examined.described(worst)}: {share:.0%}): the temperature of "
             f"{temperature:g} was too small for this model to explain itself well.",
-            commands.train(2 * temperature),
+            None,
             [index for _, index in over],
             [examined.supports[index].source for _, index in over],
             {"negative_share": share, "limit": TOO_MUCH_NEGATIVE},

@@ -61,8 +61,8 @@ class Edit:
     """The number of supports to select; by default as many as before."""
     force: bool = False
     """Use an image that shows another class."""
-    varied: bool = False
-    """Select supports that differ more: by the directions of latents (see `sic.settings.How`)."""
+    varied: bool | None = None
+    """Select by the directions of latents, so that supports differ more (see `sic.settings.How`); None: as training."""
 
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
@@ -99,9 +99,9 @@ class Edit:
         return cls("unpin", support)
 
     @classmethod
-    def reselect(cls, label: str, number: int | None = None, varied: bool = False) -> "Edit":
-        """Select the supports of a class again, as training does; `number`: by default as many as before; `varied`:
-        select supports that differ more."""
+    def reselect(cls, label: str, number: int | None = None, varied: bool | None = None) -> "Edit":
+        """Select the supports of a class again; `number`: by default as many as before; `varied`: whether to select
+        supports that differ more, by default as training did."""
         return cls("reselect", label=label, number=number, varied=varied)
 
 
