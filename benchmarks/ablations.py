@@ -82,6 +82,7 @@ def main() -> None:
     if not birds.is_dir():
         draw_birds(str(birds), arguments.classes, arguments.images, arguments.test, arguments.size)
     flags = ["--size", str(arguments.size), "--epochs", str(arguments.epochs), "--backbone", "resnet_small"]
+    flags += ["--inference-supports", "nearest"]  # variants override it
     arguments.out.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {"command": as_typed(), "flags": flags, "runs": []}
     for seed in arguments.seeds:

@@ -20,6 +20,7 @@ from sic.calibration import (
     one_of_each,
     promised,
 )
+from sic.predictions import Answers
 
 
 def drawn(number: int, temperature: float, threshold: float, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -185,6 +186,40 @@ def test_the_best_of_many_models_still_keeps_its_promise() -> None:
         found = promised(torch.from_numpy(scores[best]), torch.from_numpy(right[best]), models)
         broken += found is not None
     assert broken / draws <= 1 - CONFIDENCE + 3 * math.sqrt((1 - CONFIDENCE) * CONFIDENCE / draws)
+
+
+def test_answers_without_a_similar_case_leave_the_promise_kept() -> None:
+    """Which images are answered depends on a calibration that is fitted to the same images. The chance of a mistake is
+    a little too high where the calibration draws the line, and falls with the score."""
+    rng, draws, number, broken, made = np.random.default_rng(1), 300, 150, 0, 0
+
+    def mistaken(scores: np.ndarray) -> np.ndarray:
+        return 1 / (1 + np.exp(1.2 * scores + 1.2))
+
+    grid = rng.normal(1.5, 1.5, 100_000)
+    for _ in range(draws):
+        scores = rng.normal(1.5, 1.5, number)
+        logits = torch.from_numpy(np.stack([scores, np.full(number, -9.0)], 1))
+        right = torch.from_numpy(rng.random(number) >= mistaken(scores))
+        targets = torch.stack([right, ~right], 1).double()
+        answers = Answers(logits, "single", "bce", calibrated(logits, targets, "bce", single=True))
+        found = promised(answers.confidence, right)
+        if found is not None:
+            made += 1
+            line = max(answers.calibration.threshold, -math.inf if found.score is None else found.score)
+            broken += float(mistaken(grid[grid > line]).mean()) > WRONG
+            assert found.answered <= int(answers.similar_case.sum())
+    assert made > 20 and broken / draws <= 1 - CONFIDENCE + 3 * math.sqrt((1 - CONFIDENCE) * CONFIDENCE / draws)
+
+
+def test_images_that_are_not_answered_are_not_counted() -> None:
+    scores = torch.linspace(0, 1, 100)
+    scores[:20] = -torch.inf
+    right = torch.arange(100) >= 20  # what is not answered would be wrong
+    found = promised(scores, right)
+    assert found is not None and found.score is None and (found.answered, found.mistakes, found.images) == (80, 0, 100)
+    assert found.covers(scores).tolist() == right.tolist()
+    assert promised(torch.full((100,), -torch.inf), right) is None
 
 
 def test_too_few_images_promise_nothing() -> None:

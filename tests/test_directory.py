@@ -248,12 +248,12 @@ PROMISE = Promise(1.25, 0.05, 0.95, 200, 150, 2)
 @pytest.mark.parametrize("promise", [None, PROMISE, replace(PROMISE, score=None)])
 def test_the_calibration_is_part_of_the_model(tmp_path: Path, promise: Promise | None) -> None:
     made = model()
-    made.config.calibration = made.classifier.calibration = Calibration(1.7, -0.3, 200, promise)
+    made.config.calibration = made.classifier.calibration = Calibration(1.7, -0.7, 200, promise)
     save(made, tmp_path / "model")
     loaded = load(tmp_path / "model")
     assert loaded.config.calibration == loaded.classifier.calibration == made.config.calibration
     logits = loaded.classifier(images())
-    expected = ((logits.double() + 0.3) / 1.7).sigmoid()
+    expected = ((logits.double() + 0.7) / 1.7).sigmoid()
     torch.testing.assert_close(loaded.answers(logits).probabilities, expected)
     for row, image in enumerate(images()):
         prediction, covered = loaded.predict(image), loaded.answers(logits).promised[row].item()
@@ -266,7 +266,7 @@ def test_the_calibration_is_part_of_the_model(tmp_path: Path, promise: Promise |
         else:
             assert loaded.predict(image, promise=True).labels == (prediction.labels if covered else [])
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    assert "sigmoid((logit + 0.30) / 1.70), fitted on 200 held-out" in card and ("Promise" in card) == bool(promise)
+    assert "sigmoid((logit + 0.70) / 1.70), fitted on 200 held-out" in card and ("Promise" in card) == bool(promise)
 
 
 def test_models_without_a_calibration_load_as_before(copy: Path) -> None:

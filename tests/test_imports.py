@@ -13,14 +13,14 @@ USES: dict[str, set[str]] = {
     "settings": {"errors"},
     "machines": set(),
     "files": {"errors"},
-    "integrity": {"errors", "settings"},
+    "evaluate.metrics": set(),
+    "integrity": {"errors", "evaluate.metrics", "settings"},
     "bcos": {"errors", "settings"},
     "backbones": {"bcos", "errors", "integrity"},
     "calibration": {"settings"},
     "methods": {"bcos", "backbones", "calibration", "errors"},
     "supports": {"errors", "files"},
     "data": {"errors", "files", "machines"},
-    "evaluate.metrics": set(),
     "evaluate.headline": set(),
     "evaluate.localisation": {"data", "errors", "methods"},
     "card": {"backbones", "calibration", "evaluate.headline", "evaluate.metrics", "methods"},
@@ -45,13 +45,13 @@ USES: dict[str, set[str]] = {
 for above_settings in ("backbones", "methods", "supports", "data", "directory", "predictions", "training", "explain"):
     USES[above_settings].add("settings")
 USES["directory"] |= {"version"}
-USES["training"] |= {"predictions", "supports"}
+USES["training"] |= {"card", "predictions", "supports"}
 USES["distilled_model"] = {"backbones", "data", "directory", "errors", "machines", "methods", "supports"}
 USES["distill"] = {"backbones", "bcos", "data", "errors", "evaluate.localisation", "machines", "methods", "training"}
 USES["predictor"] = {"calibration", "data", "directory", "errors", "latents", "methods", "predictions", "supports"}
 USES["model"] = set(USES) - {"distill"}
 USES["fitting"] = {"calibration", "card", "data", "directory", "errors", "machines", "model", "training"}
-USES["fitting"] |= {"predictions", "settings", "supports"}
+USES["fitting"] |= {"evaluate.headline", "predictions", "settings", "supports"}
 USES["run"] = {"data", "directory", "errors"}
 USES["evaluate"] = set(USES)
 USES["clinic"] = set(USES)

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from sic.calibration import Calibration, Promise
 from sic.data.dataset import Sample
 from sic.predictions import Answers, Predictions
+from sic.settings import Loss
 from tests.report.conftest import Saved, single
 
 __all__ = ["single"]
@@ -50,6 +52,16 @@ def test_mistakes() -> None:
     assert Answers(logits, "multi").mistakes(targets).tolist() == [2, 1]
     assert Answers(logits, "single").mistakes(targets).tolist() == [1, 1]
     assert Answers(logits, "single").mistakes(torch.tensor([[0.0, 0, 1], [1, 1, 0]])).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("loss", ["bce", "ce"])
+@pytest.mark.parametrize("score", [None, -3.0])
+def test_no_similar_case_is_never_promised(loss: Loss, score: float | None) -> None:
+    """Neither by a promise for all answers nor by one for scores above a low one."""
+    promise = Promise(score, 0.05, 0.95, 100, 100, 0)
+    logits = torch.tensor([[3.0, -2, -2], [0.3, 0.2, 0.1], [-0.2, -2, -2]])
+    answers = Answers(logits, "single", loss, Calibration(threshold=0.5 if loss == "bce" else 0.0, promise=promise))
+    assert answers.similar_case.tolist() == answers.promised.tolist() == [True, False, loss == "ce"]
 
 
 @pytest.mark.parametrize("loss", ["bce", "ce"])

@@ -1,6 +1,7 @@
 """The images that a model takes."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,11 @@ from PIL import ExifTags, Image
 
 import sic
 from sic.calibration import Calibration
+from sic.data.dataset import Sample
 from sic.data.images import to_tensor
 from sic.errors import SicError
+from sic.predictions import Predictions
+from sic.predictor import ImageInputs
 from tests.report.conftest import Saved, single
 
 __all__ = ["single"]
@@ -100,6 +104,92 @@ def test_grey_arrays(model: sic.Model) -> None:
 def test_arrays_that_are_no_images(model: sic.Model, array: np.ndarray, words: str) -> None:
     with pytest.raises(SicError, match=words):
         model.tensor(array)
+
+
+def test_several_images_in_every_form(model: sic.Model) -> None:
+    """Lists, arrays and tensors of images give the same answers; none of them may be asked whether it is true."""
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 50, 70, 3), dtype=np.uint8)
+    single = [model.predict(image) for image in pixels]
+    views = torch.stack([model.tensor(image) for image in pixels])
+    for images in (list(pixels), tuple(pixels), pixels, pixels / 255, views):
+        for one, other in zip(model.predict_many(images), single, strict=True):
+            assert one.labels == other.labels and one.probabilities == pytest.approx(other.probabilities, rel=1e-4)
+        torch.testing.assert_close(model.embed(images), model.embed(list(views)))
+
+
+@pytest.mark.parametrize("nothing", [[], (), np.zeros((0, 50, 70, 3), np.uint8), torch.zeros(0, 3, 40, 40)])
+def test_no_images(model: sic.Model, nothing: ImageInputs) -> None:
+    assert model.predict_many(nothing) == [] and model.embed(nothing).shape == (0, model.config.latent)
+
+
+def test_one_array_instead_of_several(model: sic.Model) -> None:
+    for call in (model.predict_many, model.embed):
+        with pytest.raises(SicError, match="N×H×W×3, not 50×70×3"):
+            call(np.zeros((50, 70, 3), np.uint8))
+
+
+def held_out(scores: torch.Tensor, right: torch.Tensor, copies: frozenset[str] = frozenset()) -> Predictions:
+    """Of images of two classes, by the score of the answer and whether it is right."""
+    answers = torch.stack([scores, torch.full_like(scores, -9.0)], 1)
+    labels = (~right).long().tolist()
+    samples = [Sample(f"{row}.png", Path(f"{row}.png"), (label,)) for row, label in enumerate(labels)]
+    nothing = torch.zeros(len(samples), 0)
+    return Predictions(
+        answers,
+        "single",
+        classes=["a", "b"],
+        samples=samples,
+        evidence=nothing,
+        owners=nothing[0].long(),
+        copies=copies,
+    )
+
+
+@pytest.fixture
+def uncalibrated(single: Saved) -> sic.Model:
+    return sic.load(single.folder)
+
+
+def test_copies_play_no_part_in_calibration_and_promise(uncalibrated: sic.Model) -> None:
+    scores, right = torch.linspace(-2, 3, 400), torch.arange(400) >= 120
+    ids = [f"{row}.png" for row in range(400)]
+    every = held_out(scores, right)
+    uncalibrated.calibrate(every.subset(range(0, 400, 2)))
+    expected = uncalibrated.config.calibration
+    assert expected.promise is not None and expected.images == 200
+    uncalibrated.calibrate(replace(every, copies=frozenset(ids[1::2])))
+    assert uncalibrated.config.calibration == expected == uncalibrated.classifier.calibration
+
+
+def test_copies_alone_carry_no_promise(uncalibrated: sic.Model) -> None:
+    """They still make probabilities, as there are no other images."""
+    scores, right = torch.linspace(-2, 3, 200), torch.arange(200) >= 60
+    every = held_out(scores, right)
+    uncalibrated.calibrate(every)
+    expected = uncalibrated.config.calibration
+    uncalibrated.calibrate(replace(every, copies=frozenset(sample.id for sample in every.samples)))
+    assert expected.promise is not None and uncalibrated.config.calibration == replace(expected, promise=None)
+
+
+def test_answers_without_a_similar_case_are_not_promised(uncalibrated: sic.Model) -> None:
+    """Images with a low score are nearest to their own class, too, but have no similar case."""
+    every = held_out(torch.cat([torch.linspace(-8, -4, 100), torch.linspace(1, 3, 100)]), torch.ones(200).bool())
+    uncalibrated.calibrate(every)
+    promise = uncalibrated.promise
+    found = replace(every, calibration=uncalibrated.config.calibration)
+    assert found.similar_case.tolist() == [False] * 100 + [True] * 100
+    assert (promise.images, promise.answered, promise.mistakes) == (200, 100, 0)
+    assert torch.equal(found.promised, found.similar_case)
+
+
+def test_a_promise_can_be_fitted_again_for_more_models(uncalibrated: sic.Model) -> None:
+    every = held_out(torch.linspace(0, 3, 80), torch.ones(80).bool())
+    uncalibrated.calibrate(every)
+    expected = uncalibrated.config.calibration
+    uncalibrated.promise_again(every, 2)
+    assert uncalibrated.promise.answered == 80
+    uncalibrated.promise_again(every, 10)
+    assert uncalibrated.config.calibration == replace(expected, promise=None) != expected
 
 
 def test_a_notebook_shows_the_figure(model: sic.Model) -> None:

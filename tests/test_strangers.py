@@ -20,6 +20,7 @@ from safetensors.torch import save as save_tensors
 import sic
 from sic.directory import CONFIG, NEXT, RUN, STAGING, SUPPORTS, WEIGHTS, read_run, version
 from sic.errors import SicError
+from sic.evaluate.headline import Headline, Part
 from sic.evaluate.metrics import EVALUATION
 from sic.files import LOCK, inside, locked, write_atomically
 from sic.latents import CACHE
@@ -215,6 +216,9 @@ def test_a_temporary_name_cannot_be_guessed(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "victim").read_text() == "mine"
 
 
+HEADLINE = Headline(Part(6, 8), Part(4, 6), Part(4, 8), 1 / 3, "c", 0.5).as_json()
+
+
 def rewrite(folder: Path, **changes: Any) -> None:
     """Change weights and keep the checksum right, or a key of the configuration (`preprocessing.size` with dots)."""
     tensors = load_file(folder / WEIGHTS)
@@ -267,7 +271,21 @@ WRONG: list[tuple[str, Any]] = [
     *(("format", value) for value in ("2", None, [2], {})),
     *(("weights_sha256", value) for value in (1, None, [])),
     *(("figures", value) for value in ([], "good", {"test": {}}, {"test": 1}, {"test": {"headline": []}})),
+    *(("figures.test.images", value) for value in (-1, 8.5, "8", None, [8])),
+    *(("figures.test.note", value) for value in (1, [], {"a": 1}, None)),
+    *(("figures.test.name", value) for value in (1, ["test images"], None)),
+    *(("figures.test.accuracy", value) for value in ("0.5", None, float("nan"), 10**400)),
+    *(("figures.test.balanced_accuracy", value) for value in ("0.5", None, [0.5], float("inf"))),
+    *(("figures.test.similar_case", value) for value in ("0.5", None, float("nan"))),
+    ("figures.test.average_precision", {"a": float("nan")}),
+    ("figures.test.headline", {}),
+    *(("figures.test.headline.commonest", value) for value in (1, None)),
+    *(("figures.test.headline.commonest_share", value) for value in ("all", None)),
+    *(("figures.test.headline.chance", value) for value in ("none", [])),
+    *(("figures.test.headline.right.count", value) for value in (-1, 9, 1.5, "1", None)),
+    ("figures.test.headline.sentence", [float("nan")]),
     *(("training", value) for value in ({"seed": "x"}, {"weights": 3}, {"recipe": ["frozen"]})),
+    *(("training", {name: value}) for name in ("terms", "origin", "compared", "preprocessing") for value in (1.5, [])),
     *(("edits", value) for value in ({}, [1], "none")),
 ]
 
@@ -278,6 +296,8 @@ def test_wrong_values_in_the_configuration_are_one_sentence(foreign: Path, name:
         content = json.loads((foreign / CONFIG).read_text(encoding="utf-8")) | {name: value}
         (foreign / CONFIG).write_text(json.dumps(content), encoding="utf-8")
     else:
+        rewrite(foreign, **{"figures.test": {"accuracy": 0.5, "images": 8, "headline": HEADLINE}})
+        sic.load(foreign)
         rewrite(foreign, **{name: value})
     assert str(foreign) in sentence(foreign)
 

@@ -35,7 +35,7 @@ class Promise:
     that it was found with. It holds for new images that come from where these came from, and for nothing else."""
 
     score: float | None
-    """Answers whose score is higher are covered (see `Answers.confidence`); None: all."""
+    """Answers whose score is higher are covered (see `Answers.confidence`); None: all with a similar case."""
     wrong: float
     confidence: float
     images: int
@@ -190,9 +190,11 @@ def promised(scores: Tensor, right: Tensor, models: int = 1) -> Promise | None:
     2021). Nothing is assumed about the scores.
 
     Args:
-        scores: Of the held-out images' answers, n (see `Answers.confidence`).
+        scores: Of the held-out images' answers, n (see `Answers.confidence`); minus infinity for images that are not
+            answered.
         right: Whether they are right, n.
-        models: How many models were compared on these images, one of which was chosen: a checkpoint for each epoch.
+        models: How many models were compared on these images, one of which was chosen: a checkpoint for each epoch, in
+            each trial of a search.
             The promise holds whichever was chosen.
     """
     from scipy.stats import binom
@@ -201,11 +203,11 @@ def promised(scores: Tensor, right: Tensor, models: int = 1) -> Promise | None:
     ordered, mistakes = scores.double()[order], (~right.bool())[order].cumsum(0)
     sizes = _sizes(len(scores), models)
     for size in sorted(sizes, reverse=True):
-        score = float(ordered[size]) if size < len(ordered) else None
-        answered = size if score is None else int((ordered > score).sum())  # fewer, where scores are equal
+        score = float(ordered[size]) if size < len(ordered) else -math.inf
+        answered = int((ordered > score).sum())  # fewer than `size`, where scores are equal
         wrong = int(mistakes[answered - 1]) if answered else 0
         if answered and binom.cdf(wrong, answered, WRONG) <= (1 - CONFIDENCE) / (len(sizes) * models):
-            return Promise(score, WRONG, CONFIDENCE, len(scores), answered, wrong)
+            return Promise(score if math.isfinite(score) else None, WRONG, CONFIDENCE, len(scores), answered, wrong)
     return None
 
 

@@ -22,9 +22,18 @@ from sic.card import model_card
 from sic.data.dataset import Task
 from sic.data.images import Preprocessing
 from sic.errors import SicError
-from sic.evaluate.headline import quality_lines
+from sic.evaluate.headline import Headline, quality_lines
 from sic.files import inside, locked, real_folder, write_atomically, write_json
-from sic.integrity import MANIFEST, check_classes, check_fields, check_finite, check_manifest, check_settings, manifest
+from sic.integrity import (
+    MANIFEST,
+    check_classes,
+    check_fields,
+    check_figures,
+    check_finite,
+    check_manifest,
+    check_settings,
+    manifest,
+)
 from sic.machines import exact_arithmetic
 from sic.methods import Classifier, method
 from sic.settings import Network
@@ -247,6 +256,9 @@ def read_config(folder: Path) -> tuple[Config, str]:
         check_classes(config.classes)
         check_settings(config.training)
         for figures in config.figures.values():
+            check_figures(figures)
+            if (headline := Headline.of(figures)) is not None:
+                check_fields(headline)
             quality_lines(figures)
         return config, content["weights_sha256"]
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sic import directory, training
-from sic.calibration import needed_images, one_of_each
+from sic.calibration import WRONG, needed_images, one_of_each
 from sic.card import candidates, models_compared, validation_note
 from sic.data import open as open_data
 from sic.data.dataset import ImageData, Sample, require_outside
@@ -16,6 +16,7 @@ from sic.data.images import UnreadableImage
 from sic.data.labels import MAIN_SCORE, SCORE_NAMES
 from sic.directory import Config
 from sic.errors import SicError
+from sic.evaluate.headline import Headline
 from sic.machines import Machines, best_device
 from sic.model import Model, load
 from sic.predictions import Predictions
@@ -73,14 +74,12 @@ def fit(
     beside = folder.with_name(folder.name + RIVAL)
     alternative = None if resume or machines.processes > 1 else rival(opened, overrides)
     settings, notes = (recorded_settings(folder, overrides), []) if resume else choose(opened, overrides)
-    rivals = 0
-    if resume and (beside / directory.CONFIG).is_file():
-        rivals = candidates(directory.read_config(beside)[0].training)
+    rivals = _rivals(folder, beside, settings) if resume else 0
     unreadable: list[UnreadableImage] = []
 
     def trained(settings: Settings, where: Path, rivals: int) -> Fitted:
         def measure(fitted: Fitted) -> dict[str, Any]:
-            fitted.config.training["compared"] = rivals
+            fitted.config.training["compared"] += rivals
             model = Model(fitted.classifier, fitted.config, fitted.supports, folder).to(best_device())
             try:
                 return _figures(model, {"validation": fitted.validation, "test": fitted.test}, fitted.tainted, reporter)
@@ -112,13 +111,23 @@ def fit(
             "but how good it is was not measured."
         )
     model = Model(fitted.classifier, fitted.config, fitted.supports, folder)
-    if rivals and _rival_wins(folder, beside, reporter):
+    if rivals and (beside / directory.CONFIG).is_file() and _rival_wins(folder, beside, reporter):
         model = load(folder)
     if model.config.task == "single":
         copies = fitted.tainted.get("validation", set())
-        held_out = [sample for sample in fitted.validation if sample.id not in copies] or fitted.validation
-        reporter.say(_promise(model.config, len(one_of_each([sample.group for sample in held_out]))))
+        held_out = [sample.group for sample in fitted.validation if sample.id not in copies]
+        reporter.say(_promise(model.config, len(one_of_each(held_out))))
     return model
+
+
+def _rivals(folder: Path, beside: Path, settings: Settings) -> int:
+    """The models that a run which is resumed is compared with: those of its rival `beside`, or of one that was there
+    when the run finished."""
+    if (beside / directory.CONFIG).is_file():
+        return candidates(directory.read_config(beside)[0].training)
+    if (folder / directory.CONFIG).is_file():
+        return max(0, int(directory.read_config(folder)[0].training.get("compared", 0)) - settings.compared)
+    return 0
 
 
 def _chosen(notes: Sequence[str]) -> str:
@@ -184,18 +193,29 @@ def _rival_wins(folder: Path, beside: Path, reporter: Reporter) -> bool:
 
 
 def _promise(config: Config, images: int) -> str:
-    """What the model promises about its answers, or why it cannot promise anything with so many held-out images,
+    """The promise of the model about its answers, or why it cannot promise anything with so many held-out images,
     without copies and with one image of each group."""
     promise = config.calibration.promise
     if promise is not None:
         return f"{promise} `sic predict --promise` gives only these answers."
+    nothing, figures = "The model promises nothing about new images", config.figures["validation"]
+    if not images:
+        return f"{nothing}: all held-out images are copies of training images."
     needed = needed_images(models_compared(config.training))
-    reason = (
-        f"are too few (at least {needed} are needed)" if images < needed else "show too many mistakes for their number"
-    )
-    everyone = images == config.figures["validation"]["images"]
+    headline = Headline.of(config.figures.get("validation_without_copies", figures))
+    assert headline is not None  # it has just been measured
+    answers = headline.right
+    if images < needed:
+        reason = f"are too few (at least {needed} are needed)"
+    elif answers.images < needed:
+        reason = f"have too few answers ({answers.images}; at least {needed} are needed)"
+    elif answers.count < (1 - WRONG) * answers.images:
+        reason = "show too many mistakes"
+    else:
+        reason = f"are too few for the mistakes among them ({needed} would do without any)"
+    everyone = images == figures["images"]
     kind = "" if everyone else " (without copies, one of each group)"
-    return f"The model promises nothing about new images: {images} held-out images{kind} {reason}."
+    return f"{nothing}: {images} held-out images{kind} {reason}."
 
 
 def _figures(
@@ -215,7 +235,7 @@ def _figures(
             raise UnreadableImage(*predictions.unreadable)
         predictions = replace(predictions, copies=frozenset(tainted.get(split, ())))
         if split == "validation":
-            model.calibrate(predictions.without_copies or predictions, models_compared(model.config.training))
+            model.calibrate(predictions, models_compared(model.config.training))
             for sentence in doubtful_supports(model, predictions):
                 reporter.warn(sentence)
         figures |= replace(predictions, calibration=model.config.calibration).measured(split)

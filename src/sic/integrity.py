@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from torch import Tensor
 
 from sic.errors import SicError
+from sic.evaluate.metrics import ACCURACY
 from sic.settings import Network, table
 
 MANIFEST = "manifest.json"
@@ -27,6 +28,21 @@ Read = Callable[[str], bytes]
 LARGEST = {"size": 4096, "resize": 16_384}
 """Pixels of a picture's side, so that no configuration asks for more memory than a machine has. The sides that a fit
 takes are narrower."""
+FIGURES: dict[str, Any] = {
+    **dict.fromkeys([metric.key for metric in ACCURACY], float),
+    "teacher_accuracy": float,
+    "images": int,
+    "note": str,
+    "name": str,
+}
+"""Types of the figures of a split that are shown to people."""
+RECORDED: dict[str, Any] = {
+    "preprocessing": dict[str, Any],
+    "origin": str | None,
+    "terms": str | None,
+    "best_epoch": int,
+}
+"""Types of what is recorded of a training besides its settings."""
 
 
 def check_fields(content: Any) -> None:
@@ -54,10 +70,22 @@ def check_classes(classes: list[str]) -> None:
 
 
 def check_settings(training: Mapping[str, Any]) -> None:
-    """Raise ValueError where a setting of a training is of another type than the settings of today have."""
+    """Raise ValueError where a setting of a training is of another type than the settings of today have, or what else
+    is recorded of it."""
+    for name, kind in RECORDED.items():
+        if name in training and not _fits(training[name], kind):
+            raise ValueError(f"{name} cannot be {_short(training[name])}")
     for name, option in table().items():
         value, kind = training.get(name), (int, float) if option.type is float else option.type
         if value is not None and not isinstance(value, kind):
+            raise ValueError(f"{name} cannot be {_short(value)}")
+
+
+def check_figures(figures: Mapping[str, Any]) -> None:
+    """Raise ValueError where a figure of a split is of another type than the figures that sic records."""
+    for name, value in figures.items():
+        known = _fits(value, FIGURES.get(name, Any)) and _finite(value)
+        if not known or (name == "images" and value < 0):
             raise ValueError(f"{name} cannot be {_short(value)}")
 
 
@@ -93,6 +121,13 @@ def _fits(value: object, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, NoneType if kind is None else kind)
+
+
+def _finite(value: object) -> bool:
+    """Whether all numbers in a value as JSON has it are finite."""
+    if isinstance(value, dict | list):
+        return all(map(_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _short(value: object) -> str:

@@ -69,9 +69,10 @@ class Answers:
 
     @cached_property
     def confidence(self) -> Tensor:
-        """n: the score of the nearest class without calibration. A promise is a threshold for it: so it does not
-        depend on the images that the calibration was fitted on."""
-        return Calibration().scores(self.logits, self.loss).amax(dim=1)
+        """n: the score of the nearest class without calibration, so that it does not depend on the images that the
+        calibration was fitted on; minus infinity without a similar case. A promise is a threshold for it."""
+        scores = Calibration().scores(self.logits, self.loss).amax(dim=1)
+        return scores.masked_fill(~self.similar_case, -torch.inf)
 
     @cached_property
     def promised(self) -> Tensor:

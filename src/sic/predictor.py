@@ -26,6 +26,8 @@ from sic.supports import Support, support_names
 
 ImageInput = str | Path | Image.Image | NDArray[Any] | Tensor
 """A file, a Pillow image, an array H×W×3 or H×W (bytes, or numbers in [0, 1]), or the model's input as a tensor."""
+ImageInputs = Sequence[ImageInput] | NDArray[Any] | Tensor
+"""A sequence of images, an array N×H×W×3, or a tensor N×3×H×W."""
 
 
 class Predictor:
@@ -75,15 +77,25 @@ class Predictor:
         """Fit the calibration and the promise to images that the model was not trained on.
 
         Args:
-            held_out: Predictions for these images.
+            held_out: Predictions for these images. Copies of training images play no part; where there is nothing else,
+                they decide about the probabilities, and there is no promise.
             models: How many models were compared on them to choose this one (see `sic.calibration.promised`).
         """
         lowest, single = self.classifier.bias if self.classifier.by_similarity else None, held_out.task == "single"
-        found = calibrated(held_out.logits, held_out.targets, held_out.loss, single=single, lowest=lowest)
-        if single:
-            alone = held_out.subset(one_of_each([sample.group for sample in held_out.samples]))
-            found = replace(found, promise=promised(alone.confidence, alone.right, models))
+        used = held_out.without_copies or held_out
+        found = calibrated(used.logits, used.targets, used.loss, single=single, lowest=lowest)
         self.config.calibration = self.classifier.calibration = found
+        self.promise_again(held_out, models)
+
+    def promise_again(self, held_out: Predictions, models: int) -> None:
+        """Fit the promise alone, with the arguments of `calibrate`: for a model that was compared with more others."""
+        fitted, used = self.config.calibration, held_out.without_copies or held_out
+        found = None
+        if held_out.task == "single" and not used.copies.issuperset(sample.id for sample in used.samples):
+            alone = used.subset(one_of_each([sample.group for sample in used.samples]))
+            alone = replace(alone, calibration=fitted)
+            found = promised(alone.confidence, alone.right, models)
+        self.config.calibration = self.classifier.calibration = replace(fitted, promise=found)
 
     @property
     def device(self) -> torch.device:
@@ -121,6 +133,12 @@ class Predictor:
         view = to_tensor(self.config.preprocessing(picture))
         return view.to(next(self.classifier.parameters()))
 
+    def _tensors(self, images: ImageInputs) -> Tensor:
+        """Several images as the model's input, N×3×S×S."""
+        if isinstance(images, np.ndarray) and images.ndim != 4:
+            raise SicError(f"An array of several images must be N×H×W×3, not {'×'.join(map(str, images.shape))}.")
+        return torch.stack([self.tensor(image) for image in images])
+
     def predict(self, image: ImageInput, *, promise: bool = False) -> Prediction:
         """Classify one image.
 
@@ -137,19 +155,19 @@ class Predictor:
         return self.predict_many([image], promise=promise)[0]
 
     @torch.no_grad()
-    def predict_many(self, images: Sequence[ImageInput], *, promise: bool = False) -> list[Prediction]:
+    def predict_many(self, images: ImageInputs, *, promise: bool = False) -> list[Prediction]:
         """Classify several images in one forward pass.
 
         Args:
-            images: Files, Pillow images, arrays, or tensors of one size.
+            images: Files, Pillow images, arrays, or tensors of one size; or an array N×H×W×3, or a tensor N×3×H×W.
             promise: As in `predict`.
 
         Returns:
             One prediction per image, in the same order.
         """
-        if not images:
+        if len(images) == 0:
             return []
-        logits, evidence = self.classifier.answer(torch.stack([self.tensor(i) for i in images]))
+        logits, evidence = self.classifier.answer(self._tensors(images))
         answers, names = self.answers(logits), support_names(self.supports, self.classes)
         found = [self._prediction(answers, row, values, names) for row, values in enumerate(evidence)]
         if not promise or not self.promise:
@@ -187,16 +205,18 @@ class Predictor:
         return Latents(self.sic.encoder, self.config.preprocessing, self.folder)
 
     @torch.no_grad()
-    def embed(self, images: Sequence[ImageInput]) -> Tensor:
+    def embed(self, images: ImageInputs) -> Tensor:
         """Compute the latents `f⁺` of images (SIC only).
 
         Args:
-            images: Files, Pillow images, arrays, or tensors of one size.
+            images: As in `predict_many`.
 
         Returns:
             A tensor N×d, one row per image.
         """
-        return self.sic.encoder(torch.stack([self.tensor(image) for image in images]))
+        if len(images) == 0:
+            return self.sic.support_vectors[:0]
+        return self.sic.encoder(self._tensors(images))
 
     def embed_samples(
         self, samples: Sequence[Sample], *, own: bool = False, progress: Progress | None = None

@@ -92,8 +92,8 @@ def _from_projection(lr: float, batch_size: int, clip: float | None, augmentatio
 RECIPES: dict[RecipeName, Recipe] = {
     # The paper's own: binary cross-entropy alone, the settings of its ResNet50 on VOC. It needs pretrained weights.
     "paper": Recipe(1e-4, 32, guided=False, clip=None, augmentation="photo"),
-    # For networks that start from random weights; see results/scratch.
-    "scratch": Recipe(3e-3, 64, guided=True, clip=1.0, augmentation="affine"),
+    # For networks that start from random weights; see results/scratch, and results/matches.json (variety) for supports.
+    "scratch": Recipe(3e-3, 64, guided=True, clip=1.0, augmentation="affine", inference_supports="varied"),
     # For a conventional network that becomes a B-cos network during training; see results/bcosified.
     "bcosify": Recipe(3e-4, 64, guided=False, clip=1.0, augmentation="photo", fading=0.4),
     # For pretrained B-cos networks that stay as they are: only the projection is trained, in seconds.
@@ -286,6 +286,12 @@ class Settings(Network):
     balance: bool = setting("Weight the positives of rare classes as much as the negatives.", False)
     allow_leaks: bool = setting("Train even if many held-out images, or their groups, are also training images.", False)
     drop_leaks: bool = setting("Remove training images that are copies of held-out images or share their group.", False)
+    compared: int = setting(
+        "Models that were compared on these validation images before, to choose the settings; the promise allows for "
+        "them.",
+        0,
+        low=0,
+    )
     compiled: bool = setting("Compile the network; default: for long fits on a GPU.", False, flags=("--compile",))
     seed: int = setting("Random seed.", 0, low=0, high=2**32 - 1)
     keep_support_images: bool = setting(

@@ -105,11 +105,12 @@ def test_a_classifier_is_left_out(rename: Callable[[State], State], head: str) -
     assert_holds(network, list(state.values()))
 
 
+@pytest.mark.parametrize("rename", [dict, renamed])
 @pytest.mark.parametrize("body", ["module.", "module.features."])
-def test_a_classifier_of_a_parallel_network_is_left_out_and_found(body: str) -> None:
+def test_a_classifier_of_a_parallel_network_is_left_out_and_found(body: str, rename: Callable[[State], State]) -> None:
     network, state = small(), numbered(small().state_dict())
     weight, bias = torch.rand(7, 5), torch.rand(7)
-    stored = {f"{body}{name}": value for name, value in state.items()}
+    stored = {f"{body}{name}": value for name, value in rename(state).items()}
     weights = Weights({**stored, "module.classifier.weight": weight, "module.classifier.bias": bias}, "file")
     weights(network)
     assert_holds(network, list(state.values()))

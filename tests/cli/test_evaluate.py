@@ -11,6 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import sic.fitting
+from sic.cli.entries import finished
 from sic.cli.main import app
 from sic.data import open as open_data
 from sic.data.images import Preprocessing
@@ -170,6 +171,48 @@ def test_runs_that_are_no_seeds_of_one_method(model: Path, birds: Path, tmp_path
     assert found["seeds"] == {f"sic {model}": [0], f"sic {slower}": [3]}
     with pytest.raises(SicError, match="named twice"):
         run("compare", model, model, *settings)
+
+
+def named(folders: list[Path], *trainings: dict[str, Any]) -> list[str]:
+    """The names of runs that were trained so."""
+    for folder, training in zip(folders, trainings, strict=True):
+        content = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(content | {"training": training}))
+    return [entry.name for entry in finished([str(folder) for folder in folders])]
+
+
+@pytest.fixture
+def folders(birds: Path, tmp_path: Path) -> list[Path]:
+    return [make_model(tmp_path / name, birds) for name in ("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"teacher": "runs/blackbox-seed0"}, {"teacher": "runs/blackbox-seed1"}),
+        ({"teacher": "one teacher"}, {"teacher": "one teacher"}),
+        ({"compiled": True}, {"compiled": False}),
+        ({}, {"drop_leaks": False, "head_lr": None, "teacher": None, "padding": "zeros"}),
+        ({"preprocessing": {"size": 64, "fit": "squash", "resize": 64}}, {"size": 64, "fit": "squash", "resize": 64}),
+    ],
+    ids=["teachers by seed", "one teacher", "compiled", "new settings", "preprocessing"],
+)
+def test_seeds_of_one_method(folders: list[Path], one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert named(folders, {"seed": 0, **one}, {"seed": 1, **other}) == ["sic", "sic"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"teacher": "runs/blackbox-seed0"}, {}),
+        ({"teacher": "runs/blackbox-seed0"}, {"teacher": "runs/bcos-seed1"}),
+        ({}, {"padding": "reflect"}),
+        ({"preprocessing": {"size": 32}}, {"preprocessing": {"size": 64}}),
+    ],
+    ids=["with a teacher", "teachers of two methods", "new setting", "preprocessing"],
+)
+def test_other_trainings_of_one_method(folders: list[Path], one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert named(folders, {"seed": 0, **one}, {"seed": 1, **other}) == [f"sic {folder}" for folder in folders]
 
 
 def test_what_was_measured_is_not_measured_again(

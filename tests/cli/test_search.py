@@ -14,21 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
+from sic.card import models_compared
 from sic.cli import jobs
 from sic.cli.compare import compare
 from sic.cli.console import Talker
-from sic.cli.search import _is_running, _run, search
+from sic.cli.search import _is_running, _renew_promise, _result, _run, search
 from sic.cli.train import train
+from sic.data import open as open_data
 from sic.data.images import Preprocessing
-from sic.directory import FORMAT, Config
+from sic.data.loading import view_batches
+from sic.directory import FORMAT, Config, build, read_config
 from sic.errors import SicError
+from sic.model import Model
 from sic.settings import table
+from sic.supports import Support
 from sic.training.search import Point, Search, best, name_of
 from sic.training.sic import LatentHealth, collapse
 from tests.cli.conftest import Sic
-from tests.models import small_settings
+from tests.models import settle, small_settings
 from tests.waiting import LONG, wait_until
 
 SMALL = ["--epochs", 2, "--backbone", "resnet_tiny", "--size", 32, "--batch-size", 16, "--seed", 3]
@@ -226,6 +232,87 @@ def test_a_killed_search_is_continued_but_not_what_still_runs(tmp_path: Path) ->
     assert calls(tmp_path) == ["lr0.001-T10 sleep new", "lr0.001-T10 train resume"]
 
 
+def finished_model(found: Search, point: Point, data: Path) -> Path:
+    """A trial of a network that tells two colours apart without a mistake, and promises so after two epochs."""
+    folder, opened = found.folder(point), open_data(data)
+    samples, view = opened.splits["train"], Preprocessing(32, 32, "squash")
+    config = Config("resnet_tiny", list(opened.classes), "single", view, 1, 0.001, latent=16)
+    config.training = asdict(replace(SETTINGS, **point))
+    torch.manual_seed(0)
+    classifier = build(config, 2)
+    chosen = [next(sample for sample in samples if sample.labels == (label,)) for label in (0, 1)]
+    views = torch.cat(list(view_batches([sample.path for sample in chosen], view)))
+    settle(classifier.encoder, views)
+    with torch.no_grad():
+        classifier.set_supports(classifier.encoder(views), torch.tensor([0, 1]))
+    supports = [Support(label, sample.id, None) for label, sample in enumerate(chosen)]
+    model = Model(classifier.eval(), config, supports)
+    predictions = model.predictions(samples)
+    model.calibrate(predictions, models_compared(config.training))
+    config.figures = replace(predictions, calibration=config.calibration).measured("validation")
+    model.save(folder)
+    ids = [sample.id for sample in samples]
+    content = {
+        "settings": config.training,
+        "data": {"opened_with": opened.opened_with},
+        "train": ids,
+        "validation": ids,
+    }
+    (folder / "run.json").write_text(json.dumps(content))
+    found.note(point, None, 1.0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """80 images, which is enough for a promise if two models were compared, and not if four were."""
+    folder = tmp_path_factory.mktemp("colours")
+    for name, colour in (("green", (0, 200, 0)), ("red", (200, 0, 0))):
+        (folder / name).mkdir()
+        for number in range(40):
+            Image.new("RGB", (32, 32), colour).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_the_promise_of_a_winner_allows_for_all_trials(
+    tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = begun(tmp_path / "search", POINTS[:1])
+    folder = finished_model(found, POINTS[0], colours)
+    before = read_config(folder)[0]
+    with Talker() as talker:
+        _renew_promise(found, talker)
+        assert before.calibration.promise is not None and read_config(folder)[0] == before  # it was compared with none
+        found.add(POINTS)
+        for point in POINTS[1:]:
+            finished_model(found, point, colours)
+        for told in (True, False):  # the second time, there is nothing to do
+            _renew_promise(found, talker)
+            said = " ".join(capsys.readouterr().err.split())
+            assert ("promises nothing about new images: 6 models" in said) == told
+            after = read_config(folder)[0]
+            assert models_compared(after.training) == 3 * 2 and after.training["compared"] == 2 * 2
+            assert after.calibration == replace(before.calibration, promise=None) and after.figures == before.figures
+    again = shlex.split(_result(found, str(colours), {"epochs": 2})["command"])
+    assert again[again.index("--compared") + 1] == "4"
+
+
+def test_the_promise_of_a_winner_that_holds_stays(
+    tmp_path: Path, colours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = begun(tmp_path / "search", POINTS[:2])
+    folders = [finished_model(found, point, colours) for point in POINTS[:2]]
+    before = read_config(folders[0])[0]
+    monkeypatch.setattr("sic.calibration.WRONG", 0.1)  # for which 80 images are plenty
+    with Talker() as talker:
+        _renew_promise(found, talker)
+    after, other = (read_config(folder)[0] for folder in folders)
+    assert models_compared(after.training) == 2 * 2 and models_compared(other.training) == 2
+    assert after.calibration.promise is not None and before.calibration.promise is not None
+    assert after.calibration.promise.answered == before.calibration.promise.answered == 80
+    assert after.calibration.promise.wrong == 0.1  # it was made anew
+
+
 @pytest.mark.slow
 def test_wrong_calls_get_one_sentence_and_leave_nothing(sic: Sic, bird_folders: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -264,7 +351,7 @@ def test_a_search_from_end_to_end(sic: Sic, bird_folders: Path, tmp_path: Path) 
     assert [float(row["score"]) for row in rows] == [t["score"] for t in said["trials"]]
     # The command that it gives makes the winner again.
     command = shlex.split(said["command"])
-    assert command[0] == "sic"
+    assert command[0] == "sic" and command[command.index("--compared") + 1] == "2"
     sic(*command[1:])
     assert _figures(out / "best")["validation"]["accuracy"] == said["best"]["score"]
     # Nothing is left to do; the flags need not be said again, and others are refused.

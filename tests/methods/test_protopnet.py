@@ -86,15 +86,17 @@ def test_costs_are_the_published_ones() -> None:
 
 @pytest.mark.parametrize(
     ("epochs", "epoch", "share"),
-    [(10, 0, 0.0), (10, 4, 0.0), (10, 6, 0.2), (10, 7, 0.4), (30, 12, 1.0), (10, 9, None)],
-    ids=["warm", "joint", "costs begin", "costs grow", "second round", "last"],
+    [(30, 0, 0.0), (30, 5, 0.0), (30, 6, 0.2), (30, 7, 0.4), (30, 12, 1.0), (30, 9, None)]
+    + [(10, 4, 0.0), (10, 5, 0.5), (10, 6, 1.0), (10, 7, 1.0), (2, 0, 0.0), (2, 1, None)],
+    ids=["warm", "joint", "costs begin", "costs grow", "second round", "last"]
+    + ["one round: before costs", "costs grow fast", "all costs", "to the projection", "two epochs", "the second"],
 )
 def test_the_loss_is_the_published_one(
     monkeypatch: pytest.MonkeyPatch, epochs: int, epoch: int, share: float | None
 ) -> None:
     """Cross-entropy, with 0.8 · cluster - 0.08 · separation while prototypes learn, of which there is a growing share
-    from the middle of the first round on. In the last layer's epochs these are constants, and 1e-4 · |weights of other
-    classes' prototypes| counts instead."""
+    from the middle of the first round on, and all before the projection of a fit of one round. In the last layer's
+    epochs these are constants, and 1e-4 · |weights of other classes' prototypes| counts instead."""
     module = training(model := build(), epochs)
     monkeypatch.setattr(ProtoPNetTraining, "current_epoch", epoch)
     monkeypatch.setattr(ProtoPNetTraining, "global_step", 3 * epoch)

@@ -21,6 +21,12 @@ def test_wrong_calls_get_one_sentence(sic: Sic, tmp_path: Path) -> None:
     assert "is not supported" in sic.refuse("report", tmp_path, "--format", "pdf,doc")
 
 
+def test_the_help_names_only_models_that_a_report_can_show(sic: Sic) -> None:
+    assert "A report shows the cases" in sic.refuse("report", "photos-small")
+    offered = sic("report", "--help").stdout
+    assert "model directory" in offered and "photos" not in offered and "distill" not in offered
+
+
 @pytest.mark.slow
 def test_report_and_figures(single: Saved, tmp_path: Path) -> None:
     out = tmp_path / "a b" / "report.html"

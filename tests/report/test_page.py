@@ -109,6 +109,8 @@ def test_figures_are_those_of_the_predictions(page: Page, tree: Element) -> None
     edited = replace(page, config=page.config | {"edits": [{"action": "drop", "undone": None}]})
     recorded = parse(render(edited)).one("table", class_="recorded")
     assert "Recorded when its cases were last edited" in recorded.text
+    unnumbered = replace(page, config=page.config | {"figures": {"test": {"accuracy": 0.5}}})
+    assert parse(render(unnumbered)).one("table", class_="recorded").all("th", scope="row")[0].text == "test images"
 
 
 def test_figures_without_copies_are_in_the_header(page: Page) -> None:

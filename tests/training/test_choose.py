@@ -90,7 +90,7 @@ def test_said_values_win(tmp_path: Path) -> None:
         "form": "bcos", "antialiased": False, "padding": "zeros", "balance": True, "allow_leaks": True,
         "drop_leaks": False, "preset": "voc-resnet50",
         "method": "sic", "loss": "bce", "relu": False, "inference_supports": "random", "weight_decay": 0.25,
-        "local_units": True,
+        "local_units": True, "compared": 5,
         "compiled": True, "hold_out": True, "support_source": "n-way", "ways": 2, "check_every": 3,
     }  # fmt: skip
     before = dict(said)
@@ -258,6 +258,25 @@ def test_a_setting_means_something_or_is_refused(tmp_path: Path, method: str, se
     else:
         with pytest.raises(SicError, match=f"does not apply to --method {method}; leave it out"):
             chosen(data(tmp_path), method=method, **{setting: VALUES[setting]})
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, "varied"),
+        ({"inference_supports": "nearest"}, "nearest"),
+        ({"recipe": "paper"}, "nearest"),
+        ({"method": "nwhead"}, "nearest"),
+        ({"method": "nwhead", "recipe": "scratch"}, "nearest"),
+        ({"method": "blackbox", "recipe": "scratch"}, "nearest"),
+    ],
+)
+def test_cases_from_scratch_differ_where_the_method_can_choose_so(
+    tmp_path: Path, said: dict[str, Any], expected: str
+) -> None:
+    settings = chosen(data(tmp_path), **said)
+    assert settings.inference_supports == expected
+    assert said or settings.recipe == "scratch"
 
 
 def test_every_option_of_a_method_is_a_setting_of_some() -> None:

@@ -5,6 +5,8 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +14,17 @@ import torch
 import sic
 from sic.errors import SicError
 from sic.training import fit
-from sic.training.history import BEST, LAST, Silent, WholeCheckpoints, checkpoint_folder, read_checkpoint
+from sic.training.base import Training
+from sic.training.history import (
+    BEST,
+    LAST,
+    SLOW,
+    History,
+    Silent,
+    WholeCheckpoints,
+    checkpoint_folder,
+    read_checkpoint,
+)
 from tests.listening import Listening
 from tests.training.test_fit import Interrupting, outputs, small
 
@@ -92,3 +104,25 @@ def test_no_checkpoint_goes_through_a_link(bird_folders: Path, tmp_path: Path) -
         fit(data, small(data, epochs=1), tmp_path / "run", workers=0)
     assert not any((tmp_path / "elsewhere").iterdir())
     assert (tmp_path / "victim").read_text() == "mine"
+
+
+def told_while_at_chance(folder: Path, epochs: int, every: int) -> list[str]:
+    """Of a fit of two classes that is validated after every so many epochs, and stays at chance."""
+    listening, module = Listening(), Mock(spec=Training, collapsed=None, chance=0.5)
+    module.settings, module.figures = SimpleNamespace(check_every=every), {"val_score": 0.5}
+    history = History(folder / "history.csv", listening)
+    optimizer = SimpleNamespace(param_groups=[{"lr": 0.1}])
+    for epoch in range(epochs):
+        trainer = Mock(is_global_zero=True, current_epoch=epoch, max_epochs=epochs, optimizers=[optimizer])
+        history.on_train_epoch_end(trainer, module)
+    return listening.said
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_slow_start_is_told_in_epochs(tmp_path: Path, every: int) -> None:
+    (told,) = told_while_at_chance(tmp_path, 20, every)
+    assert f"after {SLOW * every} of 20 epochs" in told
+
+
+def test_a_slow_start_is_not_told_at_the_end(tmp_path: Path) -> None:
+    assert told_while_at_chance(tmp_path, SLOW * 4, 4) == []

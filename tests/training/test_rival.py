@@ -56,13 +56,13 @@ def xrays(tmp_path: Path) -> Path:
 
 
 def decide(monkeypatch: pytest.MonkeyPatch, photos: float, scratch: float) -> None:
-    """Let both models have these validation scores."""
+    """Let both models have these validation scores, and those that are measured later their own."""
     scores = iter([photos, scratch])
     measure = fitting._figures
 
     def measured(*arguments: Any) -> dict[str, Any]:
         figures = measure(*arguments)
-        figures["validation"]["accuracy"] = next(scores)
+        figures["validation"]["accuracy"] = next(scores, figures["validation"]["accuracy"])
         return figures
 
     monkeypatch.setattr(fitting, "_figures", measured)
@@ -85,6 +85,17 @@ def test_the_better_model_is_kept(
     assert "not colour photographs" in "\n".join(reporter.said)
     assert f"{photographs:.1%} with the network for photographs, {scratch:.1%} from scratch" in "\n".join(reporter.said)
     assert abs(sic.load(out).explain(xrays / "left" / "1.png").residual) < 1e-3
+    resumed = sic.fit(xrays, out, resume=True, workers=0)  # it is finished, and its rival is gone
+    assert resumed.config.training["recipe"] == recipe and models_compared(resumed.config.training) == 1 + 4
+    assert models_compared(read_config(out)[0].training) == 1 + 4
+
+
+@pytest.mark.usefixtures("photos")
+def test_models_that_were_compared_before_count(xrays: Path, tmp_path: Path) -> None:
+    for resume in (False, True):
+        more = {"resume": True, "workers": 0} if resume else {"compared": 7, **SMALL}
+        model = sic.fit(xrays, tmp_path / "model", **more)  # type: ignore[arg-type]
+        assert models_compared(model.config.training) == 1 + 4 + 7
 
 
 @pytest.mark.usefixtures("photos")

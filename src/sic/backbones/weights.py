@@ -75,6 +75,8 @@ _CONVENTIONAL = {
 """Conventional twins that B-cos v2 published too."""
 _TORCHVISION = {"vgg11": "vgg11_bn"}
 """Names that differ in torchvision."""
+PARALLEL = "module."
+"""Stands before all names of a parallel network."""
 _HEADS = ("fc.", "classifier.", "head.", "linear_head.linear.")
 
 
@@ -248,8 +250,8 @@ def _size(value: Tensor) -> tuple[int, ...]:
 
 def _is_head(name: str, prefix: str | None) -> bool:
     """Whether a name is that of a classifier's tensor, where `prefix`, or its beginning, may stand before it: the
-    `module.` of parallel networks."""
-    parts = (prefix or "").split(".")
+    `module.` of parallel networks, also where names do not agree (None)."""
+    parts = (PARALLEL if prefix is None else prefix).split(".")
     starts = {".".join(parts[:length] + [""]) for length in range(1, len(parts))}
     names = (name, *(name.removeprefix(start) for start in starts))
     return any(each.removeprefix("0.").lstrip("_").startswith(_HEADS) for each in names)

@@ -1,5 +1,6 @@
 """The models in a comparison: trained by `sic compare`, or finished runs."""
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from sic.cli.console import Talker
 from sic.cli.jobs import Job
 from sic.cli.options import explain_with
 from sic.errors import SicError
-from sic.settings import named, table
+from sic.settings import Settings, named, table
 
 RUNS = "runs"
 """The folder of the trainings."""
@@ -224,5 +225,20 @@ def finished(runs: list[str]) -> list[Entry]:
 def _only_seeds_differ(trainings: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the settings of trainings are those of one method with different seeds."""
     seeds = {training.get("seed", 0) for training in trainings}
-    others = [[training.get(name) for name in table() if name not in ("seed", "teacher")] for training in trainings]
+    others = [_but_for_its_seed(training) for training in trainings]
     return len(seeds) == len(trainings) and all(each == others[0] for each in others)
+
+
+def _but_for_its_seed(training: Mapping[str, Any]) -> dict[str, Any]:
+    """The recorded settings of a training that affect its result, without its seed, also that of its teacher.
+
+    Records of older versions lack later settings, whose defaults are what sic did then, and have the parts of
+    `preprocessing` in one.
+
+    >>> _but_for_its_seed({"seed": 2, "teacher": "compared/runs/blackbox-seed2"})["teacher"]
+    'compared/runs/blackbox-seed'
+    """
+    found = {**training, **training.get("preprocessing", {})}
+    found = {name: found.get(name, getattr(Settings, name, None)) for name in table()}
+    found["teacher"] = re.sub(r"seed\d+", "seed", found["teacher"] or "")
+    return {name: value for name, value in found.items() if name not in ("seed", "compared", "compiled")}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sic.cli.console import OUT, Talker, print_json
-from sic.cli.options import Json, Labelled, ModelFolder, Seed, held_out_predictions, labelled_images
+from sic.cli.options import Json, Labelled, Seed, held_out_predictions, labelled_images
 from sic.errors import SicError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    model: ModelFolder,
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
     data: Labelled = None,
     out: Annotated[Path, typer.Option(help="The report (.html).")] = Path("report.html"),
     figures: Annotated[Path | None, typer.Option(help="Also write all figures to this folder.")] = None,

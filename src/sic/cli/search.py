@@ -41,6 +41,7 @@ def search(
         talker.say("Loading …")
         found, common = _begin(data, out, common, wanted, talker)
         _run(found, data, common, workers, talker)
+        _renew_promise(found, talker)
     result = _result(found, data, common)
     if json:
         print_json(result)
@@ -175,6 +176,34 @@ def _note(ended: Ended, found: "Search", point: "Point", talker: Talker) -> None
     found.note(point, ended.reason, ended.seconds)
 
 
+def _renew_promise(found: "Search", talker: Talker) -> None:
+    """Fit the promise of the winner again, so that it allows for all models that were compared with it."""
+    from dataclasses import replace
+
+    from sic.card import models_compared
+    from sic.directory import read_config
+    from sic.model import load
+    from sic.run import Run
+    from sic.training.search import best
+
+    winner = best(found.trials())
+    if winner is None:
+        return
+    folder, compared = found.folder(winner.point), found.compared_with(winner.point)
+    config, _ = read_config(folder)
+    if config.calibration.promise is None or config.training.get("compared", 0) >= compared:
+        return
+    model, images = load(folder), Run(folder, config).images()
+    predictions = model.predictions(images.splits["validation"], progress=talker.progress("promise"))
+    model.config.training["compared"] = compared
+    models = models_compared(model.config.training)
+    model.promise_again(replace(predictions, copies=images.copies), models)
+    model.save(folder)
+    promise = model.config.calibration.promise
+    nothing = f"The winner promises nothing about new images: {models} models were compared on the validation images."
+    talker.say(nothing if promise is None else str(promise))
+
+
 def _result(found: "Search", data: str, common: dict[str, Any]) -> dict[str, Any]:
     """Write the table and the plot; returns the output of `--json`."""
     from sic.data.labels import MAIN_SCORE, SCORE_NAMES
@@ -192,7 +221,8 @@ def _result(found: "Search", data: str, common: dict[str, Any]) -> dict[str, Any
     winner = best(trials)
     again = None
     if winner is not None:
-        again = ["sic", "train", data, "--out", str(found.out / "best"), *tokens(common), *tokens(winner.point)]
+        settings = {**common, "compared": found.compared_with(winner.point), **winner.point}
+        again = ["sic", "train", data, "--out", str(found.out / "best"), *tokens(settings)]
     return {
         "search": str(found.out),
         "score": score,

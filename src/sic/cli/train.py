@@ -1,5 +1,6 @@
 """`sic train`: from a folder of images to a model directory."""
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -111,4 +112,4 @@ def summarise(result: dict[str, Any]) -> None:
     )
     if METHODS[result["settings"]["method"]].by_similarity and figures["similar_case"] < 0.5:
         OUT.print("! Most images have no similar case yet: train longer, or with more images.")
-    OUT.print(f"Next: sic explain {result['model']} IMAGE --out why.png")
+    OUT.print(f"Next: sic explain {shlex.quote(str(result['model']))} IMAGE --out why.png")

@@ -36,6 +36,10 @@ class Part:
     images: int
     """The images that it is a share of."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.count <= self.images:
+            raise ValueError(f"{self.count} cannot be a part of {self.images} images")
+
     @property
     def share(self) -> float | None:
         """None without images."""

@@ -75,9 +75,9 @@ def _figures(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _recorded(figures: dict[str, Any]) -> list[tuple[str, str | None, dict[str, float]]]:
-    """For each split: the number of images, a note and the metrics."""
+    """For each split: the number of images, if it is known, a note and the metrics."""
     return [
-        (f"{values['images']} {images_of(split)}", values.get("note"), _named(values))
+        (f"{values.get('images', '')} {images_of(split)}".lstrip(), values.get("note"), _named(values))
         for split, values in figures.items()
     ]
 

@@ -205,7 +205,7 @@ def _defaults(
         "batch_size": batch,
         "recipe": name,
         "augmentation": recipe.augmentation,
-        "inference_supports": recipe.inference_supports,
+        "inference_supports": recipe.inference_supports if recipe.inference_supports in kind.selections else "nearest",
         "local_units": local,
     }
 

@@ -95,23 +95,23 @@ class History(lightning.Callback):
             self.warned = True
         scores = [float(one["val_score"]) for one in [*rows, row]]
         if len(scores) == SLOW and module.collapsed is None and module.chance is not None:
-            slow = slow_start(scores, module.chance, trainer.max_epochs or 0)
+            slow = slow_start(scores, module.chance, trainer.current_epoch + 1, trainer.max_epochs or 0)
             if slow is not None:
                 self.reporter.say(slow)
 
 
-def slow_start(scores: Sequence[float], chance: float, epochs: int) -> str | None:
-    """A sentence if the validation scores of the first epochs are near chance and more epochs come; else None.
+def slow_start(scores: Sequence[float], chance: float, done: int, epochs: int) -> str | None:
+    """A sentence if all validation scores of the first `done` epochs are near chance and more epochs come; else None.
 
-    >>> slow_start([0.11, 0.17, 0.22], 1 / 6, 20)  # doctest: +ELLIPSIS
-    'A slow start: 22% after 3 of 20 epochs, and chance is 17%. This is common ...'
-    >>> slow_start([0.2, 0.3, 0.5], 1 / 6, 20)
-    >>> slow_start([0.11, 0.17, 0.22], 1 / 6, 3)
+    >>> slow_start([0.11, 0.17, 0.22], 1 / 6, 12, 20)  # doctest: +ELLIPSIS
+    'A slow start: 22% after 12 of 20 epochs, and chance is 17%. This is common ...'
+    >>> slow_start([0.2, 0.3, 0.5], 1 / 6, 12, 20)
+    >>> slow_start([0.11, 0.17, 0.22], 1 / 6, 12, 12)
     """
-    if epochs <= len(scores) or not near_chance(max(scores), chance):
+    if epochs <= done or not near_chance(max(scores), chance):
         return None
     return (
-        f"A slow start: {max(scores):.0%} after {len(scores)} of {epochs} epochs, and chance is {chance:.0%}. This is "
+        f"A slow start: {max(scores):.0%} after {done} of {epochs} epochs, and chance is {chance:.0%}. This is "
         "common without pretrained weights; scores usually rise later. If they do not, train with more images, more "
         "epochs, or --weights."
     )

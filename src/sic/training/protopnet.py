@@ -56,18 +56,31 @@ def stages(epochs: int) -> list[Stage]:
     return result
 
 
-def strength(epochs: float, first_round: int) -> float:
-    """The strength of the cluster and separation costs after so many epochs: none in the first half of the first round,
-    then more and more of it.
+def growth(epochs: int) -> tuple[float, float]:
+    """The epochs after which the cluster and separation costs begin, and after which all of them is there: the middle
+    and the end of the first round. A fit of one round has all of them for the last quarter of the epochs before its
+    projection, after which they play no part.
 
-    At first, distances are large and their costs are many times the cross-entropy. Parts and prototypes would all move
-    to one point before they can tell classes apart, which takes more steps to undo than most fits have
-    (results/protopnet.json).
+    >>> growth(30), growth(10)
+    ((5.0, 10.0), (4.0, 6.0))
+    """
+    first, *later = rounds(epochs)
+    if later:
+        return first / 2, float(first)
+    learning = stages(epochs).index("last")
+    return learning / 2, learning * 3 / 4
 
-    >>> strength(4, 10), strength(7.5, 10), strength(25, 10)
+
+def strength(epochs: float, begin: float, full: float) -> float:
+    """The strength of the cluster and separation costs after so many epochs: none until `begin`, all of it from `full`.
+
+    At first, distances are large and their costs are many times the cross-entropy. Short fits that have all of them
+    from the first step learn less (results/protopnet.json).
+
+    >>> strength(4, 5, 10), strength(7.5, 5, 10), strength(25, 5, 10)
     (0.0, 0.5, 1.0)
     """
-    return min(1.0, max(0.0, 2 * epochs / first_round - 1))
+    return min(1.0, max(0.0, (epochs - begin) / (full - begin)))
 
 
 class ProtoPNetTraining(Training):
@@ -86,7 +99,7 @@ class ProtoPNetTraining(Training):
             raise SicError("--method protopnet needs at least 2 --epochs: its last layer learns after everything else.")
         self.register_buffer("sources", torch.zeros(len(self.classifier.prototypes), 5, dtype=torch.long))
         self.stages = stages(self.settings.epochs)
-        self.first_round = rounds(self.settings.epochs)[0]
+        self.growth = growth(self.settings.epochs)
 
     @staticmethod
     def number_of_supports(settings: Settings, candidates: Candidates, classes: int) -> int:
@@ -149,7 +162,7 @@ class ProtoPNetTraining(Training):
             else:
                 cluster, separation = prototype_costs(distances.amin(dim=(2, 3)), batch.targets)
                 costs = CLUSTER * cluster - SEPARATION * separation
-                loss = loss + strength(self.global_step / self.steps_per_epoch, self.first_round) * costs
+                loss = loss + strength(self.global_step / self.steps_per_epoch, *self.growth) * costs
         return self.noted(loss, index)
 
     @torch.no_grad()

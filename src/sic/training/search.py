@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from sic.card import candidates, models_compared
 from sic.data.labels import MAIN_SCORE
 from sic.directory import CONFIG, RUN, read_config
 from sic.errors import SicError
@@ -143,13 +144,16 @@ class Search:
     def _notes(self, point: Point) -> Path:
         return self.out / TRIALS / f"{name_of(point)}.json"
 
+    def _noted(self, point: Point) -> dict[str, Any]:
+        notes = self._notes(point)
+        return json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
+
     def trials(self) -> list[Trial]:
         """One per point, in the order in which they were added."""
         return [self._trial(number, point) for number, point in enumerate(self.points)]
 
     def _trial(self, number: int, point: Point) -> Trial:
-        folder, notes = self.folder(point), self._notes(point)
-        found = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
+        folder, found = self.folder(point), self._noted(point)
         score = score_of(folder)
         if score is not None:
             return Trial(number, point, "finished", score, None, str(folder), found.get("seconds"))
@@ -160,8 +164,21 @@ class Search:
         return Trial(number, point, "waiting")
 
     def note(self, point: Point, reason: str | None, seconds: float) -> None:
-        """Record how a trial has ended."""
-        write_json(self._notes(point), {"reason": reason, "seconds": seconds})
+        """Record how a trial has ended, and among how many models it has chosen."""
+        folder = self.folder(point)
+        models = models_compared(read_config(folder)[0].training) if (folder / CONFIG).is_file() else 0
+        write_json(self._notes(point), {"reason": reason, "seconds": seconds, "models": models})
+
+    def compared_with(self, winner: Point) -> int:
+        """How many models of the finished trials were compared with a winner on the validation images, but for those
+        that its own settings count (`candidates`)."""
+        finished = [trial.point for trial in self.trials() if trial.state == "finished"]
+        return sum(map(self._models, finished)) - candidates(read_config(self.folder(winner))[0].training)
+
+    def _models(self, point: Point) -> int:
+        """Those of one trial, as noted at its end: the record of a winner counts those of the others, too."""
+        noted = self._noted(point).get("models")
+        return int(noted) if noted else candidates(read_config(self.folder(point))[0].training)
 
     def resumes(self, point: Point) -> bool:
         """Whether the folder of a point holds a run to continue; one with other settings is refused."""
