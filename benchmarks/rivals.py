@@ -1,13 +1,15 @@
 """The referee on real data: every method of the paper's tables, trained and measured by one `sic compare`.
 
     python benchmarks/rivals.py NAME DATA --weights FILE [--methods sic,blackbox:all] [--seeds 0] [-- more flags]
+    python benchmarks/rivals.py birds birds
 
 NAME: funnybirds, voc, chestxray, pets, dogs, cub, cub_whole or rsna. FILE: the conventional ResNet50 that the weights
 for photographs were distilled from (benchmarks/keras_resnet50.py). Conventional methods start from it, SIC and B-cos
-from the distilled network. Everything that networks have in common is the same for all methods; BagNet has a network of
-its own, for which there are no weights. More flags go to `sic compare`. Writes results/NAME.json, with one value per
-seed of each method and metric, or the value itself where there is one seed; what says where maps lie also goes to
-results/localisation.json. What is finished is not trained again. Learning rates come from results/tuning.json, if
+from the distilled network. On the built-in `birds`, all methods start from scratch, and a CPU is enough. Everything
+that networks have in common is the same for all methods; BagNet has a network of its own, for which there are no
+weights. More flags go to `sic compare`. Writes results/NAME.json, with one value per seed of each method and metric, or
+the value itself where there is one seed; what says where maps lie also goes to results/localisation.json. What is
+finished is not trained again. Learning rates come from results/tuning.json, if
 benchmarks/tune.py has chosen them for the comparison (`tuned` names these methods). Others are alike for all methods,
 but for ProtoPNet's, which is as published, for its new layers.
 """
@@ -49,6 +51,10 @@ DOGS = [
 BCOS, CONVENTIONAL = ("sic", "bcos"), ("blackbox", "nwhead", "protopnet")
 """Methods by the network that they start from."""
 COMPARISONS: dict[str, list[str]] = {
+    "birds": [
+        *("--train", METHODS, "--size", "64", "--epochs", "20", "--check-every", "5"),
+        *("--only", "accuracy,funnybirds,localisation"),
+    ],
     # Rendered birds have little in common with photographs, so SIC trains the whole network from the start.
     "funnybirds": [
         *("--train", METHODS, "--size", "256", "--fit", "squash", "--batch-size", "128", "--epochs", "30"),
@@ -173,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=COMPARISONS)
     parser.add_argument("data")
-    parser.add_argument("--weights", required=True, help="of the conventional ResNet50")
+    parser.add_argument("--weights", help="of the conventional ResNet50")
     parser.add_argument("--methods", help="only these")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--runs", type=Path, default=Path("runs/rivals"))
@@ -182,13 +188,16 @@ def main() -> None:
     arguments = parser.parse_args(ours)
     arguments.out.mkdir(parents=True, exist_ok=True)
     name, runs = arguments.name, arguments.runs / arguments.name
+    if (arguments.weights is None) != (name == "birds"):
+        parser.error("--weights is for all comparisons but birds")
     flags = list(COMPARISONS[name])
     methods = flags.index("--train") + 1
     flags[methods] = arguments.methods or flags[methods]
     flags = without_others(flags, flags[methods])
     rates = tuned(name, arguments.out, flags)
     flags += [*rates, *passed_on]
-    flags += starts(flags[methods], arguments.weights)
+    if arguments.weights:
+        flags += starts(flags[methods], arguments.weights)
     command = ["compare", "--data", arguments.data, "--seeds", arguments.seeds, *flags, "--out", str(runs), "--json"]
     done = subprocess.run([sys.executable, "-m", "sic", *command], stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -218,6 +227,7 @@ def main() -> None:
     folders = [folder for several in report["runs"].values() for folder in several]
     if name == "funnybirds":
         content["published"] = published()
+    if any("Com" in values for values in methods.values()):
         content["details"] = details(runs, folders, "funnybirds")
     (arguments.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     where = {method: {key: values[key] for key in PLACES if key in values} for method, values in methods.items()}
