@@ -1,11 +1,13 @@
-"""Costs on a CPU, as ratios to plain torch, measured in turns in one run: a cold `sic explain`, embedding, explaining.
+"""Costs on a CPU, as ratios to plain torch, measured in turns in one run.
 
     python benchmarks/cpu.py [--rounds 5] [--out results/cpu.json]
 
-`explain_cold`: seconds of `sic explain photos-small IMAGE` in a new process, beside a process that imports torch and
-torchvision and nothing else. `embed`: images/s of the small network for photographs and of a conventional network of
-the same shape. `explain`: one explanation in forward passes of that conventional network on one image. The same of the
-ResNet50 under `photos`. Medians; adds them to results/cpu.json.
+`explain_cold`, `predict_cold`: seconds of `sic explain photos-small IMAGE` (`sic predict`) in a new process, beside a
+process that imports torch and torchvision and nothing else. `embed`: images/s of the small network for photographs and
+of a conventional network of the same shape. `step`: images/s forward and backward, without an optimiser. `explain`: one
+explanation in forward passes of that conventional network on one image. `embed_variants`: images/s of embedding with
+bfloat16, channels-last and torch.compile. The same of the ResNet50 under `photos`. Medians; adds them to
+results/cpu.json.
 """
 
 import argparse
@@ -45,12 +47,33 @@ def ratio(seconds: dict[str, list[float]], name: str, base: str) -> float:
     return statistics.median(one / other for one, other in zip(seconds[name], seconds[base], strict=True))
 
 
+def variants(network: torch.nn.Module, images: torch.Tensor, rounds: int) -> dict[str, float]:
+    """Images/s of embedding in other ways; the first round, which compiles, does not count."""
+    compiled, last = torch.compile(network), images.contiguous(memory_format=torch.channels_last)
+
+    def in_bfloat16() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            network(images)
+
+    works: dict[str, Callable[[], object]] = {
+        "float32": lambda: network(images),
+        "bfloat16": in_bfloat16,
+        "channels_last": lambda: network(last),
+        "compiled": lambda: compiled(images),
+    }
+    with torch.inference_mode():
+        seconds = in_turns(works, rounds)
+    return {way: BATCH / statistics.median(each) for way, each in seconds.items()}
+
+
 def measured(name: str, image: Path, rounds: int) -> dict[str, dict[str, float]]:
     """The figures of one of the networks that come with sic."""
+    predict = [sys.executable, "-m", "sic", "predict", name, str(image)]
     explain = [sys.executable, "-m", "sic", "explain", name, str(image), "--out", str(image.with_name("why.png"))]
     cold = in_turns(
         {
             "explain": lambda: subprocess.run(explain, check=True, capture_output=True),
+            "predict": lambda: subprocess.run(predict, check=True, capture_output=True),
             "imports": lambda: subprocess.run([sys.executable, "-c", "import torch, torchvision"], check=True),
         },
         rounds,
@@ -63,6 +86,11 @@ def measured(name: str, image: Path, rounds: int) -> dict[str, dict[str, float]]
     with torch.inference_mode():
         embed = in_turns({"sic": lambda: own(images), "plain": lambda: plain(images)}, rounds)
 
+    def step(network: torch.nn.Module) -> Callable[[], None]:
+        return lambda: network(images).sum().backward()
+
+    steps = in_turns({"sic": step(own), "plain": step(plain)}, rounds)
+
     def forward() -> None:
         with torch.inference_mode():
             plain(single)
@@ -74,6 +102,17 @@ def measured(name: str, image: Path, rounds: int) -> dict[str, dict[str, float]]
             "imports_seconds": statistics.median(cold["imports"]),
             "ratio_to_imports": ratio(cold, "explain", "imports"),
         },
+        "predict_cold": {
+            "seconds": statistics.median(cold["predict"]),
+            "ratio_to_imports": ratio(cold, "predict", "imports"),
+        },
+        "step": {
+            "images_per_s": BATCH / statistics.median(steps["sic"]),
+            "plain_images_per_s": BATCH / statistics.median(steps["plain"]),
+            "ratio": ratio(steps, "sic", "plain"),
+            "size": SIZE,
+        },
+        "embed_variants": variants(own, images, rounds),
         "embed": {
             "images_per_s": BATCH / statistics.median(embed["sic"]),
             "plain_images_per_s": BATCH / statistics.median(embed["plain"]),

@@ -167,7 +167,8 @@ def as_the_paper(values: Values) -> Values:
 def details(runs: Path, folders: Iterable[str], check: str) -> dict[str, Any]:
     """All that a check found of each model, beside the table's figures: chance, number of images, curves.
 
-    Curves of maps without a model would be most of the file; they are left out. A check leaves out models that it cannot measure, such as grids of a model with too few confident answers.
+    Curves of maps without a model would be most of the file; they are left out. A check leaves out models that it
+    cannot measure, such as grids of a model with too few confident answers.
     """
     now = {read_config(Path(folder))[1][:8] for folder in folders}
     named = [(*file.stem.rpartition("-"), file) for file in sorted((runs / "results").glob("*.json"))]
