@@ -86,10 +86,10 @@ class Changed(SIC):
     ],
 )
 def test_untrained_models_pass_every_check(backbone: str, b: float) -> None:
-    done: list[tuple[int, int]] = []
+    done: list[tuple[str, int, int]] = []
     model = build(backbone, b)
     other = build(backbone, b)
-    result = measure(as_model(model), as_model(other), photos(3), probes=2, progress=lambda *at: done.append(at))
+    result = measure(as_model(model), as_model(other), photos(3), probes=2, watch=lambda *at: done.append(at))
     assert [axiom.name for axiom in result] == NAMES
     assert failed({axiom.name: axiom for axiom in result}) == set()
     checks = {axiom.name: axiom.checks for axiom in result}
@@ -97,7 +97,7 @@ def test_untrained_models_pass_every_check(backbone: str, b: float) -> None:
     assert checks["implementation invariance"] == 2 * 5
     assert 12 <= checks["sensitivity"] <= 2 * 12  # of 12 rounds with 2 images each
     assert 0.05 < checks["dummy"] / (2 * SIZE * SIZE) < 0.15
-    assert done == [(3, 3)]
+    assert done == [("completeness", 3, 3), *(("other checks", step, 11) for step in range(1, 12))]
     assert next(model.parameters()).dtype == torch.float32
 
 

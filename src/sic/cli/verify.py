@@ -109,7 +109,7 @@ def _measure(
             images,
             seed=seed,
             compiled=compiled,
-            progress=talker.progress("completeness"),
+            watch=talker.advance,
         )
     return name, len(files), checks
 

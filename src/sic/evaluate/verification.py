@@ -1,12 +1,14 @@
 """All checks of a model's explanations: the axioms, and maps, weights and constants against the network itself."""
 
 import copy
+import functools
 import math
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
-from sic.data.dataset import Progress
+from sic.data.dataset import Watch, nobody
 from sic.errors import SicError
 from sic.evaluate import axioms
 from sic.evaluate.axioms import (
@@ -51,7 +53,7 @@ def measure(
     probes: int = 8,
     seed: int = 0,
     compiled: bool = False,
-    progress: Progress | None = None,
+    watch: Watch = nobody,
 ) -> list[Check]:
     """Run every check on `images`, n×3×S×S: completeness on every image, deletion on up to 64, the others on `probes`
     images. Contributions are what `explain` returns. `reloaded`: the same model, read again."""
@@ -61,23 +63,26 @@ def measure(
     few = shuffled[:probes].float()
     single, double = copy.deepcopy(model.classifier).float(), copy.deepcopy(model.classifier).double()
     exact = few.double()
-    weights, constant = weights_and_constant(double, exact, generator)
-    found = [
-        axioms.completeness(single, double, images, progress, generator),
-        weights_times_input(single, double, exact, generator),
-        weights,
-        constant,
-        axioms.sensitivity(double, exact, generator),
-        axioms.dummy(double, exact, generator),
-        axioms.symmetry(double, exact, generator),
-        equivariance(double, exact, generator),
-        implementation_invariance(single, copy.deepcopy(reloaded.classifier).float(), few, compiled),
-        deletion(single, shuffled[:DELETED].float(), generator),
-        *returned(model, double, few.to(next(model.classifier.parameters())), generator),
+    as_used = few.to(next(model.classifier.parameters()))
+    again = copy.deepcopy(reloaded.classifier).float()
+    steps: list[Callable[[], Iterable[Check]]] = [
+        lambda: [weights_times_input(single, double, exact, generator)],
+        lambda: weights_and_constant(double, exact, generator),
+        lambda: [axioms.sensitivity(double, exact, generator)],
+        lambda: [axioms.dummy(double, exact, generator)],
+        lambda: [axioms.symmetry(double, exact, generator)],
+        lambda: [equivariance(double, exact, generator)],
+        lambda: [implementation_invariance(single, again, few, compiled)],
+        lambda: [deletion(single, shuffled[:DELETED].float(), generator)],
+        lambda: returned(model, double, as_used, generator),
     ]
     if isinstance(double, SIC):
-        found.append(axioms.linearity(double, exact, generator))
-        found += matches(model, double, few.to(next(model.classifier.parameters())))
+        steps.append(lambda: [axioms.linearity(double, exact, generator)])
+        steps.append(lambda: matches(model, double, as_used))
+    found = [axioms.completeness(single, double, images, functools.partial(watch, "completeness"), generator)]
+    for done, step in enumerate(steps, 1):
+        found += step()
+        watch("other checks", done, len(steps))
     return found
 
 
