@@ -1,7 +1,7 @@
 """The images that a model takes."""
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -123,9 +123,9 @@ def test_no_images(model: sic.Model, nothing: ImageInputs) -> None:
 
 
 def test_one_array_instead_of_several(model: sic.Model) -> None:
-    for call in (model.predict_many, model.embed):
+    for call in (model.predict_many, model.embed, model.explain_many, model.contributions):
         with pytest.raises(SicError, match="N×H×W×3, not 50×70×3"):
-            call(np.zeros((50, 70, 3), np.uint8))
+            list(call(np.zeros((50, 70, 3), np.uint8)))
 
 
 def held_out(scores: torch.Tensor, right: torch.Tensor, copies: frozenset[str] = frozenset()) -> Predictions:
@@ -190,6 +190,33 @@ def test_a_promise_can_be_fitted_again_for_more_models(uncalibrated: sic.Model) 
     assert uncalibrated.promise.answered == 80
     uncalibrated.promise_again(every, 10)
     assert uncalibrated.config.calibration == replace(expected, promise=None) != expected
+
+
+def test_why_a_model_promises_nothing(uncalibrated: sic.Model) -> None:
+    config = uncalibrated.config
+    few, many = held_out(torch.linspace(0, 3, 40), torch.ones(40).bool()), held_out(torch.ones(80), torch.ones(80) > 0)
+
+    def reason() -> str:
+        with pytest.raises(SicError, match=r"^This model makes no promise: [^.]*\.$") as refused:
+            _ = uncalibrated.promise
+        return str(refused.value)
+
+    config.training = {**config.training, "recipe": "frozen", "compared": 11}
+    config.figures = few.measured("validation")
+    uncalibrated.calibrate(few)  # which would not do for one model either
+    assert "too few held-out images" in reason() and "copies" in reason() and "edit" not in reason()
+    config.figures = many.measured("validation")
+    uncalibrated.calibrate(many)
+    parked = asdict(uncalibrated.promise)
+    uncalibrated.promise_again(many, 12)
+    assert "12 models were compared on its held-out images" in reason() and "too few" not in reason()
+    edit = {"action": "drop", "undone": None, "promise": parked}
+    config.edits = [edit]
+    assert "supports were edited" in reason() and "undo" in reason() and "12 models" not in reason()
+    config.edits = [{**edit, "promise": None}]  # undo would restore none
+    assert "12 models" in reason() and "undo" not in reason()
+    config.training, config.edits, config.task = {"recipe": "frozen"}, [], "multi"
+    assert "several labels" in reason() and "more images" not in reason()
 
 
 def test_a_notebook_shows_the_figure(model: sic.Model) -> None:

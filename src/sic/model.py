@@ -28,7 +28,7 @@ from sic.explain import (
 )
 from sic.methods import SIC, Answered, Contributions
 from sic.predictions import Predictions
-from sic.predictor import ImageInput, Predictor
+from sic.predictor import ImageInput, Predictor, require_several
 
 KEPT = 256 << 20
 """Bytes of support contributions that a model keeps in memory."""
@@ -104,6 +104,7 @@ class Model(Predictor):
         Yields:
             One explanation per image, in order, as from `explain` but without the maps of single supports.
         """
+        require_several(images)
         other, titles = self._versus(versus), deque[str]()
         lists = [each for each in classes or [] if not isinstance(each, str)]
         same = self._wanted([each for each in classes or [] if isinstance(each, str)])
@@ -141,6 +142,7 @@ class Model(Predictor):
         Yields:
             For each image the K class names, and contributions with maps K×H×W.
         """
+        require_several(images)
         wanted = self._wanted(classes)
         for batch in in_chunks(self.classifier, map(self.tensor, images), len(wanted or [0])):
             answered = self.classifier.answered(batch)
@@ -176,6 +178,8 @@ class Model(Predictor):
         With `versus`, two: if it is the best class itself, the next best is compared with it.
         """
         if versus is not None:
+            if any(own and len(own) > 1 for own in wanted):
+                raise SicError("Only one class can be compared with another one; name one class.")
             if any(own and own[0] == versus for own in wanted):
                 raise SicError(f"{self.classes[versus]} cannot be compared with itself; name another class.")
             ranked = answered.logits.argsort(dim=1, descending=True).tolist()

@@ -13,7 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from sic import directory
-from sic.calibration import Promise, calibrated, one_of_each, promised
+from sic.calibration import Promise, calibrated, needed_images, one_of_each, promised
+from sic.card import models_compared
 from sic.data.dataset import Progress, Sample
 from sic.data.images import UnreadableImage, as_rgb, read_image, to_tensor
 from sic.data.loading import readable_batches
@@ -28,6 +29,12 @@ ImageInput = str | Path | Image.Image | NDArray[Any] | Tensor
 """A file, a Pillow image, an array H×W×3 or H×W (bytes, or numbers in [0, 1]), or the model's input as a tensor."""
 ImageInputs = Sequence[ImageInput] | NDArray[Any] | Tensor
 """A sequence of images, an array N×H×W×3, or a tensor N×3×H×W."""
+
+
+def require_several(images: object) -> None:
+    """Refuse an array of one image, whose rows would pass for images."""
+    if isinstance(images, np.ndarray) and images.ndim != 4:
+        raise SicError(f"An array of several images must be N×H×W×3, not {'×'.join(map(str, images.shape))}.")
 
 
 class Predictor:
@@ -67,11 +74,27 @@ class Predictor:
         """
         found = self.classifier.calibration.promise
         if found is None:
-            raise SicError(
-                "This model makes no promise: there were too few held-out images when it was trained, or too many "
-                "mistakes among them; train it with more images, or do not ask for one (--promise)."
-            )
+            raise SicError(f"This model makes no promise: {self._no_promise}, or do not ask for one (--promise).")
         return found
+
+    @property
+    def _no_promise(self) -> str:
+        """Why the model makes no promise, and the way out."""
+        training, figures = self.config.training, self.config.figures
+        held_out = figures.get("validation_without_copies", figures.get("validation", {})).get("images", 0)
+        if self.config.task == "multi":
+            return "its images have several labels each; train it with one label per image"
+        if any(edit.get("promise") for edit in self.config.edits):
+            return "its supports were edited, which ended the one that it had; undo the edits"
+        if training.get("compared") and held_out >= needed_images():  # which could do for one model
+            return (
+                f"{models_compared(training)} models were compared on its held-out images, and none was found that "
+                "allows for all of them; train it with more images"
+            )
+        return (
+            "when it was trained, there were too few held-out images (without copies of training images), or too many "
+            "mistakes among them; train it with more images"
+        )
 
     def calibrate(self, held_out: Predictions, models: int = 1) -> None:
         """Fit the calibration and the promise to images that the model was not trained on.
@@ -135,8 +158,7 @@ class Predictor:
 
     def _tensors(self, images: ImageInputs) -> Tensor:
         """Several images as the model's input, N×3×S×S."""
-        if isinstance(images, np.ndarray) and images.ndim != 4:
-            raise SicError(f"An array of several images must be N×H×W×3, not {'×'.join(map(str, images.shape))}.")
+        require_several(images)
         return torch.stack([self.tensor(image) for image in images])
 
     def predict(self, image: ImageInput, *, promise: bool = False) -> Prediction:

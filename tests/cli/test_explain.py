@@ -97,4 +97,6 @@ def test_matches_and_contrasts(sic: Sic, saved: Path, folder: Path, tmp_path: Pa
         assert ("is the best class itself" in told["text"]) == (other == predicted)
     same = sic.refuse("explain", saved, image, "--versus", other, "--class", other, "--out", out)
     assert f"{other} cannot be compared with itself" in same
+    several = ("--class", CLASSES[0], "--class", CLASSES[1])
+    assert "name one class" in sic.refuse("explain", saved, image, "--versus", CLASSES[1], *several, "--out", out)
     assert "has no class 'none'" in sic.refuse("explain", saved, image, "--versus", "none", "--out", out)

@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,16 +22,17 @@ from sic.card import models_compared
 from sic.cli import jobs
 from sic.cli.compare import compare
 from sic.cli.console import Talker
-from sic.cli.search import _is_running, _renew_promise, _result, _run, search
+from sic.cli.search import _begin, _is_running, _record_rivals, _result, _run, search
 from sic.cli.train import train
+from sic.clinic import Clinic
 from sic.data import open as open_data
 from sic.data.images import Preprocessing
 from sic.data.loading import view_batches
 from sic.directory import FORMAT, Config, build, read_config
 from sic.errors import SicError
-from sic.model import Model
-from sic.settings import table
-from sic.supports import Support
+from sic.model import Model, load
+from sic.settings import Settings, table
+from sic.supports import Edit, Support
 from sic.training.search import Point, Search, best, name_of
 from sic.training.sic import LatentHealth, collapse
 from tests.cli.conftest import Sic
@@ -93,9 +95,9 @@ def at(lr: float, temperature: float = 1.0) -> Point:
 POINTS = [at(1e-3, 10.0), at(1e-3, 30.0), at(1e-4, 10.0)]
 
 
-def begun(out: Path, points: list[Point]) -> Search:
+def begun(out: Path, points: list[Point], settings: Settings = SETTINGS) -> Search:
     found = Search(out, _is_running)
-    found.begin({"epochs": 2}, SETTINGS, DATA)
+    found.begin({"epochs": 2}, settings, DATA)
     found.add(points)
     return found
 
@@ -237,7 +239,7 @@ def finished_model(found: Search, point: Point, data: Path) -> Path:
     folder, opened = found.folder(point), open_data(data)
     samples, view = opened.splits["train"], Preprocessing(32, 32, "squash")
     config = Config("resnet_tiny", list(opened.classes), "single", view, 1, 0.001, latent=16)
-    config.training = asdict(replace(SETTINGS, **point))
+    config.training = asdict(replace(found.settings, **point))
     torch.manual_seed(0)
     classifier = build(config, 2)
     chosen = [next(sample for sample in samples if sample.labels == (label,)) for label in (0, 1)]
@@ -274,6 +276,13 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+CHOSEN = "the model was chosen and the probabilities were fitted on these images"
+
+
+def with_note(figures: dict[str, Any], note: str) -> dict[str, Any]:
+    return {**figures, "validation": {**figures["validation"], "note": note}}
+
+
 def test_the_promise_of_a_winner_allows_for_all_trials(
     tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,18 +290,19 @@ def test_the_promise_of_a_winner_allows_for_all_trials(
     folder = finished_model(found, POINTS[0], colours)
     before = read_config(folder)[0]
     with Talker() as talker:
-        _renew_promise(found, talker)
+        _record_rivals(found, talker)
         assert before.calibration.promise is not None and read_config(folder)[0] == before  # it was compared with none
         found.add(POINTS)
         for point in POINTS[1:]:
             finished_model(found, point, colours)
         for told in (True, False):  # the second time, there is nothing to do
-            _renew_promise(found, talker)
+            _record_rivals(found, talker)
             said = " ".join(capsys.readouterr().err.split())
             assert ("promises nothing about new images: 6 models" in said) == told
             after = read_config(folder)[0]
             assert models_compared(after.training) == 3 * 2 and after.training["compared"] == 2 * 2
-            assert after.calibration == replace(before.calibration, promise=None) and after.figures == before.figures
+            assert after.calibration == replace(before.calibration, promise=None)
+            assert after.figures == with_note(before.figures, CHOSEN)
     again = shlex.split(_result(found, str(colours), {"epochs": 2})["command"])
     assert again[again.index("--compared") + 1] == "4"
 
@@ -303,14 +313,99 @@ def test_the_promise_of_a_winner_that_holds_stays(
     found = begun(tmp_path / "search", POINTS[:2])
     folders = [finished_model(found, point, colours) for point in POINTS[:2]]
     before = read_config(folders[0])[0]
+    devices = []
+
+    def loaded(folder: Path, device: str = "cpu") -> Model:
+        devices.append(device)
+        return load(folder, device)
+
     monkeypatch.setattr("sic.calibration.WRONG", 0.1)  # for which 80 images are plenty
+    monkeypatch.setattr("sic.machines.best_device", lambda: "cpu:0")
+    monkeypatch.setattr("sic.model.load", loaded)
     with Talker() as talker:
-        _renew_promise(found, talker)
+        _record_rivals(found, talker)
     after, other = (read_config(folder)[0] for folder in folders)
+    assert devices == ["cpu:0"]  # where the trials were trained
     assert models_compared(after.training) == 2 * 2 and models_compared(other.training) == 2
     assert after.calibration.promise is not None and before.calibration.promise is not None
     assert after.calibration.promise.answered == before.calibration.promise.answered == 80
     assert after.calibration.promise.wrong == 0.1  # it was made anew
+
+
+def test_models_compared_before_the_search_count_once(tmp_path: Path, colours: Path) -> None:
+    found = begun(tmp_path / "search", POINTS, replace(SETTINGS, compared=5))
+    folders = [finished_model(found, point, colours) for point in POINTS]
+    with Talker() as talker:
+        _record_rivals(found, talker)
+    assert found.compared_with(POINTS[0]) == read_config(folders[0])[0].training["compared"] == 5 + 2 * 2
+    again = shlex.split(_result(found, str(colours), {"epochs": 2, "compared": 5})["command"])
+    assert again.count("--compared") == 1 and again[again.index("--compared") + 1] == "9"
+
+
+def test_a_winner_without_a_promise_says_what_it_was_chosen_on(tmp_path: Path, colours: Path) -> None:
+    """As those for several labels; its images are not needed."""
+    found = begun(tmp_path / "search", POINTS[:2])
+    folder, _ = (finished_model(found, point, colours) for point in POINTS[:2])
+    model = load(folder)
+    model.config.calibration = replace(model.config.calibration, promise=None)
+    model.config.figures["validation"]["note"] = "the probabilities were fitted on these images"
+    model.save(folder)
+    (folder / "run.json").unlink()
+    with Talker() as talker:
+        _record_rivals(found, talker)
+    after = read_config(folder)[0]
+    assert after.training["compared"] == 2
+    assert after.figures == with_note(model.config.figures, CHOSEN)
+    assert CHOSEN in (folder / "README.md").read_text()
+
+
+def test_undo_restores_no_promise_that_a_search_has_ended(tmp_path: Path, colours: Path) -> None:
+    found = begun(tmp_path / "search", POINTS[:1])
+    folder = finished_model(found, POINTS[0], colours)
+    Clinic(folder).apply(Edit.replace(0, "green/7.png"))
+    edited = read_config(folder)[0]
+    assert edited.calibration.promise is None and edited.edits[0]["promise"] is not None
+    found.add(POINTS)
+    for point in POINTS[1:]:
+        finished_model(found, point, colours)
+    with Talker() as talker:
+        _record_rivals(found, talker)
+    after = read_config(folder)[0]
+    assert after.training["compared"] == 4 and "supports were edited" in after.figures["validation"]["note"]
+    Clinic(folder).undo()
+    undone = read_config(folder)[0]
+    assert undone.edits[0]["undone"] is not None and undone.calibration.promise is None
+    assert undone.calibration.images == edited.calibration.images
+    assert undone.figures["validation"]["note"] == CHOSEN
+
+
+def test_a_search_whose_images_were_moved_ends_with_its_results(sic: Sic, tmp_path: Path, colours: Path) -> None:
+    """The promise of the winner allows for itself alone, and cannot be fitted again."""
+    before, moved, out = tmp_path / "before", tmp_path / "moved", tmp_path / "search"
+    shutil.copytree(colours, before)
+    said = {"epochs": 2, "backbone": "resnet_tiny", "size": 32, "recipe": "scratch"}
+    with Talker() as talker:
+        found, _ = _begin(str(before), out, said, {"lr": (1e-3, 1e-4), "temperature": (10.0,)}, talker)
+    folder, _ = (finished_model(found, point, before) for point in found.points)
+    assert read_config(folder)[0].calibration.promise is not None
+    before.rename(moved)
+    done = sic("search", moved, "--out", out, "--json")
+    result, warned = json.loads(done.stdout), " ".join(done.stderr.split())
+    assert [trial["state"] for trial in result["trials"]] == ["finished"] * 2
+    assert Path(result["table"]).is_file() and Path(result["plot"]).is_file()
+    assert "promises nothing about new images" in warned and f"are not at {before}" in warned and "--data" not in warned
+    after = read_config(folder)[0]
+    assert after.calibration.promise is None and after.training["compared"] == 2
+
+
+def test_the_results_are_written_before_the_winner_is_touched(sic: Sic, tmp_path: Path, colours: Path) -> None:
+    said = {"epochs": 2, "backbone": "resnet_tiny", "size": 32, "recipe": "scratch"}
+    with Talker() as talker:
+        found, _ = _begin(str(colours), tmp_path, said, {"lr": (1e-3, 1e-4), "temperature": (10.0,)}, talker)
+    folder, _ = (finished_model(found, point, colours) for point in found.points)
+    (folder / "model.safetensors").write_bytes(b"")
+    assert "model.safetensors" in sic.refuse("search", colours, "--out", tmp_path)
+    assert (tmp_path / "search.csv").is_file() and (tmp_path / "search.png").is_file()
 
 
 @pytest.mark.slow

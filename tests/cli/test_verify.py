@@ -1,4 +1,6 @@
 import inspect
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from torch import Tensor
 from sic import model
 from sic.cli.verify import _some, verify
 from sic.evaluate import verification
+from sic.evaluate.axioms import Check
 from sic.methods import SIC
 from tests.cli.conftest import Sic
 from tests.evaluate.test_sabotage import SABOTAGES, Change, lying, mirrored, uniform
@@ -27,6 +30,17 @@ def test_a_limit_draws_from_all_classes() -> None:
 
 def test_the_number_of_images_is_bounded() -> None:
     assert inspect.signature(verify).parameters["limit"].default == 64
+
+
+def test_a_failure_is_json_that_everything_reads(sic: Sic, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = [Check("a", "", math.inf, 1.0, 1, ("b", 2.0), {"way": {"c": math.inf}})]
+    monkeypatch.setattr("sic.evaluate.verification.measure", lambda *_, **__: broken)
+    said = sic("verify", FOLDER / "model", FOLDER / "images", "--limit", 2, "--json", code=1).stdout
+    found = json.loads(said, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["passed"] is False and found["axioms"]["a"] == found["axioms"]["a"] | {
+        "worst": None,
+        "way": {"c": None},
+    }
 
 
 @pytest.mark.parametrize("change", [None, uniform, mirrored])
@@ -53,9 +67,9 @@ def test_a_model_without_evidence_is_not_said_to_be_right(sic: Sic, monkeypatch:
         return found
 
     monkeypatch.setattr(model, "load", blind)
-    done = sic("verify", FOLDER / "model", FOLDER / "images", "--limit", 2)
+    done = sic("verify", FOLDER / "model", FOLDER / "images", "--limit", 2, code=1)
     shown = " ".join(done.stdout.split())
-    assert "Nothing was checked" in shown and "agree with its scores" not in shown and "train it longer" in shown
+    assert "Nothing was checked" in done.stderr and "agree with its scores" not in shown and "train it longer" in shown
 
 
 def test_the_device_is_chosen(sic: Sic, monkeypatch: pytest.MonkeyPatch) -> None:

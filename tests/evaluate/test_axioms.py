@@ -325,7 +325,7 @@ def test_the_keys_of_the_json() -> None:
     assert found["passed"] is True
     assert set(found) == {"passed", "failed", "undecided", "axioms"}
     assert list(found["axioms"]) == [name.replace(" ", "_") for name in NAMES]
-    common = {"passed", "worst", "limit", "checks", "wrong_explanation", "wrong_value"}
+    common = {"passed", "worst", "limit", "checks", "wrong_explanation", "wrong_value", "verdict"}
     more = {
         "completeness": {"residual_float32", "residual_float64", "mean_evidence", "input_independent_share"},
         "implementation_invariance": {"reloaded", "channels-last", "explained alone", "float64", "without weights"},

@@ -218,16 +218,20 @@ def test_the_frame_against_a_loop() -> None:
     found = frame(Weighted(weights), images, torch.zeros(3, dtype=torch.long))  # type: ignore[arg-type]
     inside = np.zeros((20, 20), bool)
     inside[:2], inside[-2:], inside[:, :2], inside[:, -2:] = True, True, True, True
-    mass, changes = [], []
-    for image in images.numpy():
+    mass, changes, swapped = [], [], []
+    for number, image in enumerate(images.numpy()):
         map = image.sum(0) * weights.numpy()
         mass.append(np.abs(map[inside]).sum() / np.abs(map).sum())
         gap = (image - image.mean((1, 2), keepdims=True)).sum(0) * weights.numpy()
         changes.append((abs(gap[inside].sum()), abs(gap[~inside].sum())))
+        gap = (image - images.numpy()[number - 1]).sum(0) * weights.numpy()
+        swapped.append((abs(gap[inside].sum()), abs(gap[~inside].sum())))
     change, rest = np.mean(changes, axis=0)
+    inner, outer = np.mean(swapped, axis=0)
     assert found["images"] == 3 and found["area"] == inside.mean() == 1 - 16**2 / 20**2
     assert found["mass"] == pytest.approx(np.mean(mass), rel=1e-5)
     assert found["effect"] == pytest.approx(change / (change + rest), rel=1e-4)
+    assert found["effect_of_another"] == pytest.approx(inner / (inner + outer), rel=1e-4)
     assert found["times"] == pytest.approx(found["mass"] / found["effect"])
 
 

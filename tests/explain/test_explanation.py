@@ -492,6 +492,9 @@ def test_a_region_counts_for_both_classes_whether_a_case_matches_it_or_not(sure:
     explanation = replace(matched(sure, [2, 0]), versus="wren")
     found = explanation.contrast
     assert all(abs(each.other) > 1e-4 for each in found[:-1])
+    for part, rest in zip(explanation.classes, (found[-1].evidence, found[-1].other), strict=True):
+        assert part.matches is not None
+        assert rest == part.matches.evidence_map[part.matches.areas == 0].sum().item()  # no difference of large sums
     for each in found[:-1]:
         for part, value in zip(explanation.classes, (each.evidence, each.other), strict=True):
             assert part.matches is not None

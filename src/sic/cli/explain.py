@@ -40,7 +40,11 @@ def explain(
         str | None, typer.Option(metavar="CLASS", help="Explain why the model prefers the predicted class to this one.")
     ] = None,
     matches: Annotated[
-        bool, typer.Option("--matches/--no-matches", help="Show which regions of the image match regions of the cases.")
+        bool,
+        typer.Option(
+            "--matches/--no-matches",
+            help="Show which regions of the image match regions of the cases; --versus always does.",
+        ),
     ] = True,
     attribution: Attribution = None,
     device: Device = None,

@@ -15,6 +15,7 @@ from sic.errors import SicError
 from sic.settings import flag, table
 
 if TYPE_CHECKING:
+    from sic.model import Model
     from sic.training.search import Axes, Point, Search
 
 
@@ -41,8 +42,8 @@ def search(
         talker.say("Loading …")
         found, common = _begin(data, out, common, wanted, talker)
         _run(found, data, common, workers, talker)
-        _renew_promise(found, talker)
-    result = _result(found, data, common)
+        result = _result(found, data, common)
+        _record_rivals(found, talker)
     if json:
         print_json(result)
     else:
@@ -176,32 +177,53 @@ def _note(ended: Ended, found: "Search", point: "Point", talker: Talker) -> None
     found.note(point, ended.reason, ended.seconds)
 
 
-def _renew_promise(found: "Search", talker: Talker) -> None:
-    """Fit the promise of the winner again, so that it allows for all models that were compared with it."""
-    from dataclasses import replace
-
-    from sic.card import models_compared
+def _record_rivals(found: "Search", talker: Talker) -> None:
+    """Record in the winner how many models were compared with it, if these have become more: its figures say so, and
+    its promise, which must allow for all of them, is fitted again."""
+    from sic.card import validation_note
+    from sic.clinic.edits import recorded, same_supports
     from sic.directory import read_config
+    from sic.machines import best_device
     from sic.model import load
-    from sic.run import Run
     from sic.training.search import best
 
     winner = best(found.trials())
     if winner is None:
         return
     folder, compared = found.folder(winner.point), found.compared_with(winner.point)
-    config, _ = read_config(folder)
-    if config.calibration.promise is None or config.training.get("compared", 0) >= compared:
+    if read_config(folder)[0].training.get("compared", 0) >= compared:
         return
-    model, images = load(folder), Run(folder, config).images()
-    predictions = model.predictions(images.splits["validation"], progress=talker.progress("promise"))
-    model.config.training["compared"] = compared
-    models = models_compared(model.config.training)
-    model.promise_again(replace(predictions, copies=images.copies), models)
+    model = load(folder, best_device())
+    config = model.config
+    config.training["compared"] = compared
+    edited = not same_supports(recorded(config.edits, folder))
+    config.figures["validation"]["note"] = validation_note(config.training, config.calibration.images, edited)
+    for edit in config.edits:  # undo must not bring back a promise that allows for fewer models
+        edit["promise"] = None
+    if config.calibration.promise is not None:
+        _renew_promise(model, folder, talker)
     model.save(folder)
+
+
+def _renew_promise(model: "Model", folder: Path, talker: Talker) -> None:
+    """Fit the promise again; without the images of the model it ends."""
+    from dataclasses import replace
+
+    from sic.card import models_compared
+    from sic.run import Run
+
+    models = models_compared(model.config.training)
+    nothing = f"The winner promises nothing about new images: {models} models were compared on the validation images"
+    try:
+        images = Run(folder, model.config, "sic train DATA, as in the command that trains it again").images()
+        predictions = model.predictions(images.splits["validation"], progress=talker.progress("promise"))
+    except (SicError, OSError) as error:
+        model.config.calibration = replace(model.config.calibration, promise=None)
+        talker.warn(f"{nothing}, and it cannot be tested again whether its promise allows for all of them. {error}")
+        return
+    model.promise_again(replace(predictions, copies=images.copies), models)
     promise = model.config.calibration.promise
-    nothing = f"The winner promises nothing about new images: {models} models were compared on the validation images."
-    talker.say(nothing if promise is None else str(promise))
+    talker.say(f"{nothing}." if promise is None else str(promise))
 
 
 def _result(found: "Search", data: str, common: dict[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def verify(
 
 def _statement(result: dict[str, Any]) -> str:
     """One line about the scope of the checks; it must not read as an approval of the model."""
-    if not result["passed"]:
+    if result["failed"]:
         return f"The explanations of {result['model']} fail: {', '.join(result['failed'])}."
     if len(result["undecided"]) == len(result["axioms"]):
         return f"Nothing was checked: {result['model']} finds no evidence in these images."
@@ -144,6 +144,8 @@ def _notes(checks: "list[Check]") -> Iterator[str]:
         yield "! This model finds no evidence for any class, so there was nothing to add up; train it longer."
     deletion = details["deletion"]
     (low, high), (flat_low, flat_high) = deletion["interval"], deletion["uniform_interval"]
+    if next(check.checks for check in checks if check.name == "deletion") < 2:
+        return
     yield (
         f"Deletion: removing the top fifth of the map lowers the score by {deletion['drop_beyond_random']:.2f} more "
         f"than removing random pixels (95 % interval {low:.2f} to {high:.2f}); with a uniform map it would be "
@@ -159,9 +161,12 @@ def _notes(checks: "list[Check]") -> Iterator[str]:
 def _files(model: Path, key: Path | None, sign: bool, files_only: bool) -> int:
     """Check the files and return their number; sign them, if wanted. SicError if one was changed."""
     from sic import directory
+    from sic.backbones.distilled import distilled_file
     from sic.integrity import MANIFEST, read_key
 
     if key is None and not sign and not files_only and not directory.stored(model, MANIFEST).is_file():
+        if distilled_file(model) is not None:  # it comes with sic
+            return 0
         ERR.print(f"! {model} has no {MANIFEST}: an older sic saved it, so changes of its files cannot be detected.")
         return 0
     if sign and key is None:

@@ -1,7 +1,8 @@
 """Checks of explanations: their results, and the six axioms that the paper proves."""
 
 import copy
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,22 +53,32 @@ class Check:
 def as_json(checks: Sequence[Check]) -> dict[str, Any]:
     """The checks as JSON; scripts rely on these keys."""
     return {
-        "passed": all(check.passed for check in checks),
+        "passed": all(check.passed for check in checks) and any(check.decided for check in checks),
         "failed": [check.name for check in checks if not check.passed],
         "undecided": [check.name for check in checks if check.passed and not check.decided],
         "axioms": {
             check.name.replace(" ", "_"): {
                 "passed": check.passed,
-                "worst": check.worst,
+                "verdict": check.verdict,
+                "worst": _finite(check.worst),
                 "limit": check.limit,
                 "checks": check.checks,
                 "wrong_explanation": check.wrong[0],
-                "wrong_value": check.wrong[1],
-                **check.details,
+                "wrong_value": _finite(check.wrong[1]),
+                **{name: _finite(value) for name, value in check.details.items()},
             }
             for check in checks
         },
     }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity, the error of what is wrong by its form: null instead."""
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def explained(classifier: Classifier, images: Tensor, targets: Tensor) -> Contributions:

@@ -23,10 +23,11 @@ SURVIVES = 0.5
 """Mean similarity above which a map does not depend on the weights of its network."""
 FRAME = 0.1
 """Width of the frame, as a share of the picture's side."""
+BATCH = 8
 
 
-def _batches(images: Tensor, targets: Tensor, size: int = 8) -> Iterator[tuple[Tensor, Tensor]]:
-    yield from zip(images.split(size), targets.split(size), strict=True)
+def _batches(images: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(images.split(BATCH), targets.split(BATCH), strict=True)
 
 
 def cell_order(maps: Tensor, cell: int) -> Tensor:
@@ -207,12 +208,10 @@ def mass_shares(maps: Tensor, mask: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def effects(classifier: Classifier, images: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """N×2: the absolute change of the score if the pixels inside the mask, and if those outside, get the mean colour of
-    the picture."""
-    mean = images.mean(dim=(2, 3), keepdim=True)
+def effects(classifier: Classifier, images: Tensor, targets: Tensor, mask: Tensor, fill: Tensor) -> Tensor:
+    """N×2: the absolute change of the score if `fill` replaces the pixels inside the mask, and those outside it."""
     scores = classifier(images)
-    changes = [scores - classifier(torch.where(where, mean, images)) for where in (mask, ~mask)]
+    changes = [scores - classifier(torch.where(where, fill, images)) for where in (mask, ~mask)]
     return torch.stack([change.gather(1, targets[:, None])[:, 0].abs() for change in changes], dim=1)
 
 
@@ -223,19 +222,24 @@ def frame(classifier: Classifier, images: Tensor, targets: Tensor, watch: Watch 
 
     Returns:
         `mass`, the mean share of the absolute contributions in the frame; `effect`, the change of the score without the
-        frame as a share of the changes without the frame and without the rest; `area`, the share of the picture;
-        `times`, mass / effect: about 1 for maps that give the frame what it deserves.
+        frame as a share of the changes without the frame and without the rest, which get the mean colour of the
+        picture; `area`, the share of the picture; `times`, mass / effect: about 1 for maps that give the frame what it
+        deserves. `effect_of_another`: as `effect`, but with the pixels of the next image, which are no blank.
     """
     device = device_of(classifier)
     mask = frame_mask(*images.shape[-2:]).to(device)
     shares: list[Tensor] = []
     changes: list[Tensor] = []
-    for batch, wanted in _batches(images.to(device), targets.to(device)):
+    swapped: list[Tensor] = []
+    others = images.roll(1, dims=0).split(BATCH)
+    for (batch, wanted), other in zip(_batches(images.to(device), targets.to(device)), others, strict=True):
         shares.append(mass_shares(classifier.explain(batch, wanted).maps, mask).cpu())
-        changes.append(effects(classifier, batch, wanted, mask).double().cpu())
+        mean = batch.mean(dim=(2, 3), keepdim=True)
+        changes.append(effects(classifier, batch, wanted, mask, mean).double().cpu())
+        swapped.append(effects(classifier, batch, wanted, mask, other.to(device)).double().cpu())
         watch("frame", sum(map(len, shares)), len(images))
     mass = torch.cat(shares).mean().item()
-    inside, outside = torch.cat(changes).mean(dim=0).tolist()
+    (inside, outside), of_another = (torch.cat(each).mean(dim=0).tolist() for each in (changes, swapped))
     effect = inside / max(inside + outside, 1e-12)
     return {
         "images": len(images),
@@ -246,4 +250,5 @@ def frame(classifier: Classifier, images: Tensor, targets: Tensor, watch: Watch 
         "times": mass / max(effect, 1e-12),
         "score_change": inside,
         "score_change_of_the_rest": outside,
+        "effect_of_another": of_another[0] / max(sum(of_another), 1e-12),
     }

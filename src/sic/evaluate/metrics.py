@@ -126,6 +126,7 @@ MATCHES = (
 FRAME = (
     Metric("frame_mass", "frame: share of the map", "contributions in the outer tenth of the picture", None, True),
     Metric("frame_effect", "frame: share of the effect", "change of the score without this frame", None, True),
+    Metric("frame_effect_of_another", "frame: effect, swapped", "the same with another image's frame", None, True),
     Metric("frame_times", "frame: map / effect", "about 1 if the map gives the frame what it is worth", None),
 )
 
@@ -204,7 +205,8 @@ def headline(result: Mapping[str, Any]) -> dict[str, float | None]:
         found["stability"] = faithful["stability"]["rank_correlation"]
         found["randomised"] = faithful["randomisation"]["stages"][-1]["rank_correlation"]
     if edge := result.get("frame"):
-        found |= {one.key: edge[one.key.removeprefix("frame_")] for one in FRAME}
+        known = {one.key: one.key.removeprefix("frame_") for one in FRAME}
+        found |= {key: edge[own] for key, own in known.items() if own in edge}  # older results have fewer
     matches = result.get("matches", {})
     if agreed := matches.get("part_agreement", {}).get("matches"):
         found["part_agreement"] = agreed["agreement"]

@@ -102,8 +102,8 @@ def contrast(explained: ClassExplanation, other: ClassExplanation) -> list[Diffe
     maps, areas = [each.evidence_map for each in both], both[0].areas
     numbers = sorted({*areas.unique().tolist()} - {0})
     regions = [Difference(n, *(each[areas == n].sum().item() for each in maps)) for n in numbers]
-    wholes = [sum(part.evidence for part in each.parts) for each in both]
-    rest = wholes[0] - sum(each.evidence for each in regions), wholes[1] - sum(each.other for each in regions)
+    constants = [sum(part.image.constant for part in each.parts) for each in both]
+    rest = [each[areas == 0].sum().item() + apart for each, apart in zip(maps, constants, strict=True)]
     return [*sorted(regions, key=lambda difference: -difference.value), Difference(0, *rest)]
 
 

@@ -188,12 +188,13 @@ def _contrast_sentences(explanation: Explanation) -> list[str]:
         f"{f'region {each.number}' if each.number else 'the rest'} {each.value:+.2f} "
         f"({each.evidence:.2f} against {each.other:.2f})"
         for each in explanation.contrast
+        if each.number or max(abs(each.evidence), abs(each.other)) >= VISIBLE
     ]
     instead = [f"{first.name} is the best class itself, so it is compared with the next best."]
     return [
         *(instead if explanation.next_best else []),
-        f"{first.name} against {other.name}: the scores differ by {first.logit - other.logit:+.2f}, made of "
-        f"{_listed(parts)}.",
+        f"{first.name} against {other.name}: the scores differ by {first.logit - other.logit:+.2f}"
+        f"{f', made of {_listed(parts)}' if parts else ''}.",
     ]
 
 

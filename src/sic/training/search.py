@@ -164,16 +164,18 @@ class Search:
         return Trial(number, point, "waiting")
 
     def note(self, point: Point, reason: str | None, seconds: float) -> None:
-        """Record how a trial has ended, and among how many models it has chosen."""
-        folder = self.folder(point)
-        models = models_compared(read_config(folder)[0].training) if (folder / CONFIG).is_file() else 0
+        """Record how a trial has ended, and among how many models it has chosen, without those before the search."""
+        folder, models = self.folder(point), 0
+        if (folder / CONFIG).is_file():
+            models = models_compared(read_config(folder)[0].training) - self.settings.compared
         write_json(self._notes(point), {"reason": reason, "seconds": seconds, "models": models})
 
     def compared_with(self, winner: Point) -> int:
-        """How many models of the finished trials were compared with a winner on the validation images, but for those
-        that its own settings count (`candidates`)."""
+        """How many models were compared with a winner on the validation images, before the search and in its finished
+        trials, but for those that its own settings count (`candidates`)."""
         finished = [trial.point for trial in self.trials() if trial.state == "finished"]
-        return sum(map(self._models, finished)) - candidates(read_config(self.folder(winner))[0].training)
+        own = candidates(read_config(self.folder(winner))[0].training)
+        return self.settings.compared + sum(map(self._models, finished)) - own
 
     def _models(self, point: Point) -> int:
         """Those of one trial, as noted at its end: the record of a winner counts those of the others, too."""
