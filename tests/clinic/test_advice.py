@@ -13,7 +13,7 @@ from sic.calibration import Calibration
 from sic.cli.main import main
 from sic.clinic import Clinic, Edit, Finding, pixels
 from sic.clinic import diagnostics as checks
-from sic.clinic.advice import COST, Commands
+from sic.clinic.advice import COST, Commands, first_that_helps
 from sic.clinic.edits import plan
 from sic.clinic.examined import Examined
 from tests.clinic.colours import COLOURS, SIZE, draw, make
@@ -148,7 +148,12 @@ def edited(clinic: Clinic, edit: Edit) -> Examined:
 
 @pytest.mark.parametrize(("scene", "title", "words"), ADVICE)
 def test_advice_helps_as_printed(
-    scene: Scene, title: str, words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scene: Scene,
+    title: str,
+    words: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = tmp_path / "a model"
@@ -159,7 +164,10 @@ def test_advice_helps_as_printed(
     everything = clinic.diagnose()
     found, *_ = [one for one in everything if one.title == title]
     if words is None:
-        assert found.command is None
+        assert found.command is None and found.tried == (scene is one_image)
+        run(shlex.join(["sic", "supports", str(model), "check"]), monkeypatch)
+        in_vain = [one for one in everything if one.tried and one.command is None]
+        assert capsys.readouterr().out.count("No edit that was tried solves it.") == len(in_vain)
         if scene is one_image:
             for edit in (Edit.reselect("blue", varied=False), Edit.reselect("blue", varied=True)):
                 assert title in [one.title for one in checks.identical(edited(clinic, edit), Commands(model))]
@@ -179,3 +187,28 @@ def test_advice_helps_as_printed(
     assert len(titles[1]) <= len(titles[0])
     before, now = (each.preview(Edit.pin(0)).before["accuracy"] for each in (clinic, after))
     assert now >= before - COST
+
+
+def test_edits_that_are_refused_are_not_tried(model: Path) -> None:
+    examined, commands = Clinic(model).examined, Commands(model)
+    refused, possible = Edit.replace(6, "red/11.png"), Edit.drop(6)
+    for edits, tried in (([refused], False), ([refused, possible], True), ([], False)):
+        advice = first_that_helps(examined, commands, edits, lambda after: True)
+        assert (advice.command, advice.tried) == (None, tried)
+    helpful = first_that_helps(examined, commands, [refused, possible], lambda after: False)
+    assert helpful.tried and helpful.command == commands.edit(possible)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene", [one_image, hot_and_calibrated])
+def test_a_report_says_where_edits_were_tried_in_vain(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, page = tmp_path / "a model", tmp_path / "report.html"
+    scene(draw(tmp_path / "images"), model)
+    run(shlex.join(["sic", "report", str(model), "--examples", "1", "--out", str(page)]), monkeypatch)
+    in_vain = [one for one in Clinic(model).diagnose() if one.tried and one.command is None]
+    assert bool(in_vain) == (scene is one_image)
+    shown = page.read_text(encoding="utf-8")
+    assert '<section id="findings"' in shown
+    assert shown.count("No edit that was tried solves it.") == len(in_vain)

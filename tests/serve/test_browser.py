@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -573,6 +573,133 @@ def test_a_class_is_compared_with_another_one(visit: Visit) -> None:
     page.select_option(f'[data-versus="{name}"]', "")
     visit.until("document.querySelectorAll('.panel').length === 1")
     assert not page.locator("#difference").is_visible()
+
+
+class Held:
+    """Requests that wait until they are let go."""
+
+    def __init__(self, visit: Visit, which: Callable[[str], bool]) -> None:
+        self.visit, self.holding = visit, True
+        self.routes: list[Any] = []
+        visit.page.route(which, lambda route: self.routes.append(route) if self.holding else route.continue_())
+
+    def wait_for(self, number: int) -> None:
+        deadline = time.monotonic() + PATIENCE / 1000
+        while len(self.routes) < number:
+            assert time.monotonic() < deadline
+            self.visit.page.wait_for_timeout(30)
+
+    def let_go(self) -> None:
+        """Of these and of later ones; what follows from them has time to happen."""
+        self.holding = False
+        for route in self.routes:
+            route.continue_()
+        self.visit.page.wait_for_timeout(500)
+
+
+def for_matches(address: str) -> bool:
+    return "matches=true" in urlsplit(address).query
+
+
+def compare(visit: Visit, name: str, other: str) -> None:
+    visit.page.select_option(f'[data-versus="{name}"]', other)
+    visit.page.wait_for_selector(f'.panel[data-class="{other}"]')
+
+
+def test_the_circle_stays_when_the_matches_arrive(visit: Visit) -> None:
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    held = Held(visit, for_matches)
+    page.select_option("[data-versus]", index=1)
+    held.wait_for(1)
+    page.locator(".panel .stage").first.focus()
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowUp"):
+        page.keyboard.press(key)
+
+    def circled() -> list[Any]:
+        pointers = page.locator(".pointer:not(.visually-hidden) circle").all()
+        places = [tuple(one.get_attribute(name) for name in ("cx", "cy", "r")) for one in pointers]
+        return [places, [one.get_attribute("data-value") for one in page.locator("p.region").all()]]
+
+    before = circled()
+    assert len(set(before[0])) == 1 and all(before[1])
+    held.routes[0].continue_()
+    page.wait_for_selector("#difference .differences")
+    assert circled() == before
+    page.keyboard.press("ArrowLeft")  # from there
+    moved, there = ({float(place[0]) for place in where} for where in (circled()[0], before[0]))
+    assert moved == {at - 1 for at in there}
+
+
+def test_a_chosen_region_stays_when_the_same_is_drawn_again(visit: Visit) -> None:
+    page = regions_of(visit)
+    panel, told = page.locator(".panel"), page.locator(".told")
+    panel.locator(".cases .regions button").first.click()
+    page.mouse.move(2, 2)
+    number, words = lit(panel), told.inner_text()
+    assert len(number) == 1
+    page.locator('[data-mode="matches"]').focus()
+    old = panel.locator(".stage .outlines").element_handle()
+    page.keyboard.press("Enter")
+    visit.until("document.querySelectorAll('.cases .outlines g').length > 0")
+    assert not old.evaluate("e => e.isConnected")
+    assert lit(panel) == number and told.inner_text() == words
+    assert panel.locator('.cases .regions [aria-pressed="true"]').count() > 0
+
+
+def test_matches_are_asked_for_once(visit: Visit) -> None:
+    """Also if others are asked for meanwhile; whichever arrive are shown with their classes."""
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    name = page.locator(".panel").get_attribute("data-class")
+    one, other = [each for each in visit.served.model.classes if each != name][:2]
+    held = Held(visit, for_matches)
+    compare(visit, name, one)
+    held.wait_for(1)
+    compare(visit, name, other)
+    held.wait_for(2)
+    compare(visit, name, one)
+    held.routes[0].continue_()
+    page.wait_for_selector("#difference .differences")
+    compare(visit, name, other)
+    assert page.locator("#difference .differences").count() == 0
+    held.routes[1].continue_()
+    page.wait_for_selector("#difference .differences")
+    assert {name, other} == set(page.locator("#difference .sum .soft").inner_text().split(" less "))
+    assert len(held.routes) == 2
+
+
+def test_matches_that_arrive_while_pictures_load_are_not_asked_for_again(visit: Visit) -> None:
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    held = Held(visit, for_matches)
+    pictures = Held(visit, lambda address: urlsplit(address).path.endswith("/picture"))
+    page.select_option("[data-versus]", index=1)
+    held.wait_for(1)
+    page.locator('[data-mode="colours"]').click()
+    pictures.wait_for(page.locator(".cases .pair").count())
+    held.routes[0].continue_()
+    page.wait_for_selector("#difference .differences")
+    pictures.let_go()
+    assert len(held.routes) == 1
+
+
+def test_matches_are_those_of_the_classes_shown(visit: Visit) -> None:
+    """Also if other classes are chosen while the pictures of the cases are on their way."""
+    page = visit.go("/?test=0")
+    page.wait_for_selector(".panel")
+    name, classes = page.locator(".panel").get_attribute("data-class"), visit.served.model.classes
+    one, other = [each for each in classes if each != name][:2]
+    number = next(n for n, each in enumerate(visit.served.model.supports) if classes[each.label] == one)
+    maps = Held(visit, lambda address: urlsplit(address).path == f"/api/v1/supports/{number}/map")
+    compare(visit, name, one)
+    maps.wait_for(1)
+    compare(visit, name, other)
+    page.wait_for_selector("#difference .differences")
+    maps.let_go()
+    compare(visit, name, one)
+    page.wait_for_selector("#difference .differences")
+    assert {name, one} == set(page.locator("#difference .sum .soft").inner_text().split(" less "))
 
 
 def test_a_comparison_that_fails_says_why(visit: Visit) -> None:

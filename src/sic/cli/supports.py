@@ -246,7 +246,10 @@ def check(
     for finding in findings:
         OUT.print(styled(finding.title, "red" if finding.severity == "serious" else "yellow"))
         OUT.print(f"  {finding.sentence}")
-        OUT.print("  No edit that was tried solves it." if finding.command is None else f"  → {finding.command}")
+        if finding.command is not None:
+            OUT.print(f"  → {finding.command}")
+        elif finding.tried:
+            OUT.print("  No edit that was tried solves it.")
     number = f"{len(findings)} finding{'s' if len(findings) > 1 else ''}" if findings else "Nothing found"
     OUT.print(f"{number} in {len(clinic.examined.supports)} supports of {context.obj}.")
 

@@ -47,20 +47,31 @@ class Commands:
         return shlex.join(map(str, [*words, "--out", out]))
 
 
+@dataclass(frozen=True)
+class Advice:
+    """The result of trying edits against a problem."""
+
+    command: str | None
+    """The command of the edit that helps; None: no edit that was tried helps."""
+    tried: bool
+    """Whether any edit was tried."""
+
+
 def first_that_helps(
     examined: Examined, commands: Commands, edits: Iterable[Edit], remains: Callable[[Examined], bool]
-) -> str | None:
-    """The command of the first edit after which a problem does not remain, at a cost of at most `COST`; None: there is
-    none among `edits`. Edits that are refused do not count."""
-    before = _score(examined)
+) -> Advice:
+    """The first edit after which a problem does not remain, at a cost of at most `COST`. Edits that are refused do not
+    count as tried."""
+    before, tried = _score(examined), False
     for edit in edits:
         try:
             after = examined.with_supports(plan(edit, examined)[1])
         except SicError:
             continue
+        tried = True
         if not remains(after) and _score(after) >= before - COST:
-            return commands.edit(edit)
-    return None
+            return Advice(commands.edit(edit), tried)
+    return Advice(None, tried)
 
 
 def exchanges(examined: Examined, index: int) -> list[Edit]:

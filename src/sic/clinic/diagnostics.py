@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sic.clinic.advice import Commands, exchanges, first_that_helps, selections
+from sic.clinic.advice import Advice, Commands, exchanges, first_that_helps, selections
 from sic.clinic.examined import Examined
 from sic.explain.prose import ONE_CASE
 from sic.settings import RECIPES
@@ -51,31 +51,38 @@ class Finding:
     severity: Literal["serious", "notice"]
     sentence: str
     command: str | None
-    """The command that solves it, or shows it; None where no edit that was tried solves it."""
+    """The command that solves it, or shows it; None where nothing is advised."""
     supports: list[int] = field(default_factory=list)
     """The indices of the supports concerned."""
     images: list[str] = field(default_factory=list)
     """The ids of the images that show it."""
     numbers: dict[str, float] = field(default_factory=dict)
     """The measured values, and the limit."""
+    tried: bool = False
+    """Whether edits were tried against it; if so, and there is no command, none of them solves it."""
 
 
 def strangers(examined: Examined, commands: Commands) -> list[Finding]:
     """Supports whose image shows another class, that lie among the training images of another class, or that are on
     average more like those than like the images of their own class."""
-    return [
-        Finding(
-            "A support of the wrong class" if one.wrong else "A support among another class",
-            "serious",
-            f"{examined.described(one.index)} is a support of {examined.classes[examined.supports[one.index].label]}, "
-            f"but {' and '.join(one.reasons)}.",
-            _advice(examined, commands, exchanges(examined, one.index)),
-            [one.index],
-            [examined.supports[one.index].source, *one.near],
-            {"share_of_other_class": one.share, "limit": MAJORITY},
+    found = []
+    for one in _strangers(examined, range(len(examined.supports))):
+        support = examined.supports[one.index]
+        advice = _advice(examined, commands, exchanges(examined, one.index))
+        found.append(
+            Finding(
+                "A support of the wrong class" if one.wrong else "A support among another class",
+                "serious",
+                f"{examined.described(one.index)} is a support of {examined.classes[support.label]}, "
+                f"but {' and '.join(one.reasons)}.",
+                advice.command,
+                [one.index],
+                [support.source, *one.near],
+                {"share_of_other_class": one.share, "limit": MAJORITY},
+                advice.tried,
+            )
         )
-        for one in _strangers(examined, range(len(examined.supports)))
-    ]
+    return found
 
 
 @dataclass(frozen=True)
@@ -148,15 +155,17 @@ def coinciding(examined: Examined, commands: Commands) -> list[Finding]:
         share = pairs[a, b]
         less, more = sorted((a, b), key=lambda index: _typicality(examined, index))
         one, other = examined.described(a), examined.described(b)
+        advice = _advice(examined, commands, [*exchanges(examined, less), *exchanges(examined, more)])
         found.append(
             Finding(
                 "Supports of two classes coincide",
                 "serious",
                 f"{one} and {other} are nearly the same to the model: they share {share:.0%} of their evidence.",
-                _advice(examined, commands, [*exchanges(examined, less), *exchanges(examined, more)]),
+                advice.command,
                 [a, b],
                 [examined.supports[a].source, examined.supports[b].source],
                 {"shared_evidence": share, "limit": COINCIDE},
+                advice.tried,
             )
         )
     return found
@@ -178,20 +187,18 @@ def identical(examined: Examined, commands: Commands) -> list[Finding]:
             continue
         members = sorted({index for pair in pairs for index in pair})
         names = " and ".join(examined.described(index) for index in members)
+        edits = [*selections(examined, label), *_fewer(examined, label)]
+        advice = _advice(examined, commands, edits, partial(_has_same, label=label))
         found.append(
             Finding(
                 "Supports that are the same",
                 "notice",
                 f"{names} are nearly identical to the model: one image counts {len(members)} times.",
-                _advice(
-                    examined,
-                    commands,
-                    [*selections(examined, label), *_fewer(examined, label)],
-                    partial(_has_same, label=label),
-                ),
+                advice.command,
                 members,
                 [examined.supports[index].source for index in members],
                 {"shared_evidence": max(pairs.values()), "limit": limit},
+                advice.tried,
             )
         )
     return found
@@ -242,8 +249,10 @@ def unbalanced(examined: Examined, commands: Commands) -> list[Finding]:
                 continue
             count = partial(_count, title=title, label=label)
             numbers = {"mean_share": share, "even_share": 1 / len(own), "images": float(images)}
-            command = _advice(examined, commands, edits, partial(_not_fewer, count=count, than=count(examined)))
-            found.append(Finding(title, "notice", sentence, command, [index], numbers=numbers))
+            advice = _advice(examined, commands, edits, partial(_not_fewer, count=count, than=count(examined)))
+            found.append(
+                Finding(title, "notice", sentence, advice.command, [index], numbers=numbers, tried=advice.tried)
+            )
     return found
 
 
@@ -354,7 +363,7 @@ def _advice(
     commands: Commands,
     edits: Iterable[Edit],
     remains: Callable[[Examined], bool] = lambda after: False,
-) -> str | None:
+) -> Advice:
     """As `first_that_helps`, without edits that add another serious problem."""
     return first_that_helps(examined, commands, edits, lambda after: remains(after) or not _sound(examined, after))
 

@@ -50,6 +50,7 @@ export class Region extends EventTarget {
   }
 
   rest(resting) {
+    if (resting === this.resting) return;
     this.resting = resting;
     this.at = null;
     this.dispatchEvent(new Event("change"));

@@ -5,7 +5,7 @@ import { difference } from "/static/difference.js";
 import { breakable, byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
 import { introduce, offerCases, offerTests } from "/static/introduction.js";
 import { pixels, scaleEnd } from "/static/maps.js";
-import { forget, linkRegions } from "/static/matches.js";
+import { forget, light, linkRegions } from "/static/matches.js";
 import { decode, panel } from "/static/panel.js";
 import { Region } from "/static/region.js";
 import { openRelying, startTests } from "/static/tests.js";
@@ -16,7 +16,7 @@ const MANY = 60;  // classes from which on they are found by name, not listed
 
 let described;
 let few = narrow ? 3 : 8;  // classes listed before "more"
-let current = null;  // { source, answer, image, region, classes: Map, shown: [names], panels, between, matched: Map }
+let current = null;  // { source, answer, image, region, classes: Map, shown: [names], panels, between, matched: Map, matching: Set, drawn }
 let mode = "signed";
 let asked = 0;  // number of the latest request: answers to older ones are dropped
 let everyClass = false;
@@ -37,7 +37,7 @@ async function look(source) {
     if (mine !== asked) return;
     const region = new Region(answer.size);
     region.addEventListener("change", sums);
-    current = { source, answer, image, region, classes, shown: [...classes.keys()].slice(0, MOST), panels: [], between: null, matched: new Map() };
+    current = { source, answer, image, region, classes, shown: [...classes.keys()].slice(0, MOST), panels: [], between: null, matched: new Map(), matching: new Set(), drawn: null };
     everyClass = false;
     byId("radius").max = Math.round(answer.size[1] / 2);
     byId("radius").value = region.radius;
@@ -158,7 +158,9 @@ async function draw() {
   const wanted = described.supports && (matching || here.between);
   const known = here.matched.get(JSON.stringify(shown));
   for (const name of shown) join(classes.get(name), known?.classes.find((found) => found.name === name));
-  forget();
+  const drawn = JSON.stringify([mode, shown]);
+  if (here.drawn !== drawn) forget();
+  here.drawn = drawn;
   here.region.rest(matching);
   for (const id of ["measure", "how", "blending"]) byId(id).hidden = matching;  // the image itself is shown, and regions are chosen
   byId("panels").classList.toggle("matching", matching);
@@ -166,6 +168,8 @@ async function draw() {
   const end = scaleEnd(...here.panels.map((one) => one.explained.ready));
   if (described.supports) here.between?.draw(known?.contrast ?? null);
   await Promise.all(here.panels.map((one) => one.draw(mode, end)));
+  if (here !== current || here.shown !== shown) return;  // others were chosen meanwhile
+  light();
   if (wanted && !known) match(here, shown).catch(fail);
 }
 
@@ -179,17 +183,18 @@ function join(explained, found) {
 /** Ask for the regions that match, of all classes shown, so that they share their numbers. */
 async function match(here, shown) {
   const key = JSON.stringify(shown), [first, second] = ranked(here).map((one) => one.name);
-  if (here.matching === key) return;
-  here.matching = key;
+  if (here.matching.has(key) || here.matched.has(key)) return;
+  here.matching.add(key);
+  const still = () => here === current && JSON.stringify(here.shown) === key;
   try {
     here.matched.set(key, await (shown.length === 2 ? matches(here.source, [first], second) : matches(here.source, shown)));
   } catch (error) {
-    if (here.shown === shown) for (const one of [...(mode === "matches" ? here.panels : []), here.between]) one?.refuse(error.message);
+    if (still()) for (const one of [...(mode === "matches" ? here.panels : []), here.between]) one?.refuse(error.message);
     return;
   } finally {
-    here.matching = null;
+    here.matching.delete(key);
   }
-  if (here === current && here.shown === shown) await draw();
+  if (still()) await draw();
 }
 
 const blend = () => current?.panels.forEach((one) => one.blend(byId("blend").value / 100));
