@@ -48,7 +48,17 @@ USES["directory"] |= {"version"}
 USES["training"] |= {"card", "predictions", "supports"}
 USES["distilled_model"] = {"backbones", "data", "directory", "errors", "machines", "methods", "supports"}
 USES["distill"] = {"backbones", "bcos", "data", "errors", "evaluate.localisation", "machines", "methods", "training"}
-USES["predictor"] = {"calibration", "data", "directory", "errors", "latents", "methods", "predictions", "supports"}
+USES["predictor"] = {
+    "calibration",
+    "card",
+    "data",
+    "directory",
+    "errors",
+    "latents",
+    "methods",
+    "predictions",
+    "supports",
+}
 USES["model"] = set(USES) - {"distill"}
 USES["fitting"] = {"calibration", "card", "data", "directory", "errors", "machines", "model", "training"}
 USES["fitting"] |= {"evaluate.headline", "predictions", "settings", "supports"}
