@@ -194,8 +194,7 @@ def promised(scores: Tensor, right: Tensor, models: int = 1) -> Promise | None:
             answered.
         right: Whether they are right, n.
         models: How many models were compared on these images, one of which was chosen: a checkpoint for each epoch, in
-            each trial of a search.
-            The promise holds whichever was chosen.
+            each trial of a search. The promise holds whichever was chosen.
     """
     from scipy.stats import binom
 

@@ -1,6 +1,7 @@
 """Whether all implementations of a model give the same contributions and answers."""
 
 import copy
+import functools
 import logging
 import shutil
 
@@ -39,7 +40,7 @@ def implementation_invariance(
         Compared(
             name,
             distance(part(other, place), _as_double(part(found, place))),
-            lambda place=place: moved(place),  # type: ignore[misc]
+            functools.partial(moved, place),
             shows(part(exact, place)),
         )
         for name, other in others.items()
@@ -55,7 +56,7 @@ def implementation_invariance(
             Compared(
                 f"compiled ({_compiler()})",
                 apart(answer, part(exact, place)),
-                lambda place=place: moved(place),  # type: ignore[misc]
+                functools.partial(moved, place),
                 shows(part(exact, place)),
             )
             for place, answer in enumerate(answers)

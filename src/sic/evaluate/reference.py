@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sic.evaluate.axioms import NOTHING, amount, largest
+from sic.evaluate.axioms import NOTHING, amount, largest, uniform
 from sic.evaluate.linearised import Linearised, encoded_colours
 from sic.methods import SIC, Classifier, Contributions
 
@@ -73,6 +73,7 @@ class Reference:
 
     def __init__(self, classifier: Classifier, image: Tensor) -> None:
         self.classifier, self.image = classifier, image.double()
+        self._known: dict[tuple[Callable[[int], Quantity], int], tuple[Quantity, Contributions]] = {}
         self._moved: dict[Quantity, float] = {}
 
     @cached_property
@@ -87,6 +88,18 @@ class Reference:
 
     def of(self, quantity: Quantity) -> Contributions:
         return part(self.linear.traced(quantity(self.linear)), 0)
+
+    def known(self, kind: Callable[[int], Quantity], index: int) -> tuple[Quantity, Contributions]:
+        """The `score` of a class or the `evidence` of a case, and its right contributions."""
+        if (kind, index) not in self._known:
+            quantity = kind(index)
+            self._known[kind, index] = quantity, self.of(quantity)
+        return self._known[kind, index]
+
+    @property
+    def flat(self) -> float:
+        """The largest error that uniform maps of all that is known would have."""
+        return max([flat(right) for _, right in self._known.values() if shows(right)], default=0.0)
 
     def compared(self, way: str, found: Contributions, quantity: Quantity, right: Contributions) -> "Compared":
         """`right`: what `of` gave for the quantity."""
@@ -107,6 +120,11 @@ class Reference:
                 found.append(distance(part(other.traced(quantity(other)), 0), right))
             self._moved[quantity] = max(found)
         return self._moved[quantity]
+
+
+def flat(right: Contributions) -> float:
+    """The error of a uniform map."""
+    return distance(Contributions(uniform(right.maps), right.weights, right.value, right.constant), right)
 
 
 def shows(right: Contributions) -> bool:

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from sic.evaluate.axioms import Check, largest, some_classes, uniform
+from sic.evaluate.axioms import Check, largest, some_classes
 from sic.evaluate.reference import (
     ROUNDING,
     Compared,
-    Quantity,
     Reference,
-    distance,
     evidence,
+    flat,
     merged,
     part,
     score,
@@ -77,11 +76,6 @@ def _check(name: str, statement: str, found: Sequence[dict[str, float]], number:
     )
 
 
-def flat(right: Contributions) -> float:
-    """The error of a uniform map."""
-    return distance(Contributions(uniform(right.maps), right.weights, right.value, right.constant), right)
-
-
 def _maps(
     model: Model,
     double: Classifier,
@@ -94,29 +88,19 @@ def _maps(
     worst, number, wrong = [], 0, 0.0
     for image, own, without in zip(images, found, plain, strict=True):
         reference = Reference(double, image)
-        known: dict[int, tuple[Quantity, Contributions]] = {}
-
-        def compared(
-            way: str,
-            label: int,
-            contributions: Contributions,
-            reference: Reference = reference,
-            known: dict[int, tuple[Quantity, Contributions]] = known,
-        ) -> Compared:
-            if label not in known:
-                known[label] = score(label), reference.of(score(label))
-            return reference.compared(way, contributions, *known[label])
-
-        items = [compared("without weights", label, part(without, place)) for place, label in enumerate(labels)]
+        items = [
+            reference.compared("without weights", part(without, place), *reference.known(score, label))
+            for place, label in enumerate(labels)
+        ]
         for way, explanation in own:
             if not torch.equal(explanation.image, image):
                 items.append(Compared(way, math.inf))
             for one in explanation.classes:
-                label = model.classes.index(one.name)
-                items.append(compared(way, label, one.contributions))
-                items.append(reference.value(way, one.logit, *known[label]))
+                known = reference.known(score, model.classes.index(one.name))
+                items.append(reference.compared(way, one.contributions, *known))
+                items.append(reference.value(way, one.logit, *known))
         worst.append(worst_by_way(items))
-        wrong = max([wrong, *(flat(right) for _, right in known.values() if shows(right))])
+        wrong = max(wrong, reference.flat)
         number += len(items)
     return _check(
         "maps as returned", "maps, weights and constants that users get are those of the network", worst, number, wrong
@@ -133,14 +117,11 @@ def _cases(model: Model, double: SIC, images: Tensor, found: Found) -> Check:
     worst, number, wrong = [], 0, 0.0
     for image, own in zip(images, found, strict=True):
         reference = Reference(double, image)
-        known: dict[int, tuple[Quantity, Contributions]] = {}
         items = []
         shown = [each for _, explanation in own for each in _shown_cases(explanation)]
         asked = sorted({case.index for _, case in shown})
-        for index in asked:
-            known[index] = evidence(index), reference.of(evidence(index))
         for way, case in shown:
-            quantity, right = known[case.index]
+            quantity, right = reference.known(evidence, case.index)
             items.append(reference.value(way, case.evidence, quantity, right))
             if case.evidence_map is not None:
                 whole = Contributions(
@@ -150,9 +131,10 @@ def _cases(model: Model, double: SIC, images: Tensor, found: Found) -> Check:
         if asked:
             again = model.sic.explain_evidence(image[None], torch.tensor([asked], device=image.device))
             for place, index in enumerate(asked):
-                items.append(reference.compared("asked of the classifier", part(again, (0, place)), *known[index]))
+                known = reference.known(evidence, index)
+                items.append(reference.compared("asked of the classifier", part(again, (0, place)), *known))
         worst.append(worst_by_way(items))
-        wrong = max([wrong, *(flat(right) for _, right in known.values() if shows(right))])
+        wrong = max(wrong, reference.flat)
         number += len(items)
     return _check("cases as returned", "maps of single cases are those of the network", worst, number, wrong)
 

@@ -16,12 +16,13 @@ from sic.evaluate.reference import (
     by_units,
     distance,
     evidence,
+    flat,
     merged,
     score,
     shows,
     worst_by_way,
 )
-from sic.evaluate.returned import flat, picture_of
+from sic.evaluate.returned import picture_of
 from sic.explain import Explanation
 from sic.explain.matches import Matches, Region
 from sic.methods import SIC, Contributions
@@ -76,15 +77,7 @@ class _Checked:
     def __init__(self, model: Model, double: SIC, image: Tensor) -> None:
         self.model, self.double, self.reference = model, double, Reference(double, image)
         self.wrong = 0.0
-        self._known: dict[tuple[str, int], tuple[Quantity, Contributions]] = {}
         self._pictures: dict[int, tuple[Reference, Quantity, Contributions]] = {}
-
-    def known(self, kind: str, index: int) -> tuple[Quantity, Contributions]:
-        """Right contributions of the image to a "class" or a "case"."""
-        if (kind, index) not in self._known:
-            quantity = score(index) if kind == "class" else evidence(index)
-            self._known[kind, index] = quantity, self.reference.of(quantity)
-        return self._known[kind, index]
 
     def in_picture(self, case: int) -> tuple[Reference, Quantity, Contributions]:
         """Right contributions of the pixels of a case's picture to its evidence."""
@@ -101,7 +94,7 @@ class _Checked:
         """The evidence of each latent unit for a case, d."""
         products = self.reference.features[0] * self.double.support_vectors[case]
         total = products.sum()
-        return products * (self.known("case", case)[1].value / total if total != 0 else 0)
+        return products * (self.reference.known(evidence, case)[1].value / total if total != 0 else 0)
 
     def explanation(self, explanation: Explanation) -> Iterator[Compared]:
         """The matches of every case, and those of all cases together."""
@@ -114,14 +107,14 @@ class _Checked:
                 else:
                     yield from self.case(case.index, case.matches)
             if (whole := one.matches) is not None:
-                quantity, right = self.known("class", self.model.classes.index(one.name))
+                quantity, right = self.reference.known(score, self.model.classes.index(one.name))
                 added = _added([part.image for part in whole.parts], self.double.bias)
                 yield self.reference.compared("all cases", added, quantity, right)
                 found = sum(part.evidence for part in whole.parts) + self.double.bias
                 yield self.reference.value("all cases", found, quantity, right)
 
     def case(self, case: int, found: Matches) -> Iterator[Compared]:
-        quantity, right = self.known("case", case)
+        quantity, right = self.reference.known(evidence, case)
         parts = found.parts
         numbers = [match.number for match in found.groups]
         yield _holds("numbers", len({*numbers}) == len(numbers) and min(numbers, default=1) > 0)
@@ -152,7 +145,7 @@ class _Checked:
     def contrast(self, explanation: Explanation) -> Iterator[Compared]:
         """Regions add up to the difference of two scores; the evidence of each is that of its pixels."""
         regions = explanation.contrast
-        known = [self.known("class", self.model.classes.index(one.name)) for one in explanation.classes[:2]]
+        known = [self.reference.known(score, self.model.classes.index(one.name)) for one in explanation.classes[:2]]
         sides = [right for _, right in known]
         scale = max(float(amount(side.maps) + side.constant.abs()) for side in sides)
         if not any(map(shows, sides)):

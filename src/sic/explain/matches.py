@@ -238,8 +238,10 @@ def _matches(
     owners, among = torch.tensor(rows, device=places.device), torch.tensor(shown, device=places.device).long()
     ours, others, alike = _areas(here, there, owners, among, places, theirs)
     values, whole = _sums(here.maps, ours), here.maps.sum(dim=(1, 2)) + here.constants
-    kept = _large(here, ours) & (whole >= WEAK)[:, None]
-    kept &= torch.zeros_like(kept).index_copy(0, among, _large(there, others) & (alike >= ALIKE))
+    kept = _large(values, here.maps) & (whole >= WEAK)[:, None]
+    kept &= torch.zeros_like(kept).index_copy(
+        0, among, _large(_sums(there.maps, others), there.maps) & (alike >= ALIKE)
+    )
     matched = values.new_zeros(len(places), GROUPS).index_add(0, owners, torch.where(kept, values, 0))
     numbers = 1 + matched.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
     areas = _at(torch.where(matched > 0, numbers, 0)[owners], ours)
@@ -261,10 +263,9 @@ def _matches(
     return result
 
 
-def _large(evidence: _Evidence, areas: Tensor) -> Tensor:
-    """Which of the regions of pictures, P×`GROUPS`, hold enough of what the pixels add."""
-    values = _sums(evidence.maps, areas)
-    return (values > 0) & (values >= SMALL * evidence.maps.sum(dim=(1, 2))[:, None])
+def _large(values: Tensor, maps: Tensor) -> Tensor:
+    """Which of the regions P×`GROUPS` of maps P×H×W hold enough of what the pixels add; `values`: their sums."""
+    return (values > 0) & (values >= SMALL * maps.sum(dim=(1, 2))[:, None])
 
 
 def _areas(
