@@ -78,7 +78,7 @@ class Clock(lightning.Callback):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
+    parser.add_argument("data")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--model", type=Path, default=Path("runs/fit_time"))
     parser.add_argument("--out", type=Path, default=Path("results/speed.json"))

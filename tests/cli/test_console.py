@@ -57,6 +57,16 @@ def test_sentences_and_bars(terminal: io.StringIO) -> None:
     assert "\x1b[2J" not in terminal.getvalue() and "\x9b" not in terminal.getvalue()
 
 
+def test_a_log_shows_the_progress_of_a_task_that_begins_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as a second training; not every step of it."""
+    with Talker() as talker:
+        for _ in range(2):
+            for step in range(1, 41):
+                talker.advance("training", step, 40)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == 2 * [f"training: {step}/40" for step in (1, *range(4, 41, 4))]
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_results_and_json(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
     results = Results({"model": NAMES[2]}, "images", as_json)

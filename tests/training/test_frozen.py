@@ -273,7 +273,7 @@ def test_memory_is_looked_at_before_anything_takes_long(
 
     class Impatient(Listening):
         def advance(self, task: str, done: int, total: int, note: str = "") -> None:
-            if task == "training":
+            if task == "projection":
                 raise KeyboardInterrupt
 
     step, features = Impatient(), Impatient()

@@ -55,7 +55,8 @@ class Talker(AbstractContextManager["Talker"]):
         task, note = TextColumn("{task.description:<16}", markup=False), TextColumn("{task.fields[note]}", markup=False)
         self.bars = Progress(task, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note, console=ERR)
         self.tasks: dict[str, TaskID] = {}
-        self.shown: dict[str, tuple[str, int]] = {}
+        self.shown: dict[str, int] = {}
+        """Tenths that were printed last."""
 
     def __enter__(self) -> "Talker":
         if ERR.is_terminal:
@@ -82,8 +83,8 @@ class Talker(AbstractContextManager["Talker"]):
             self.bars.update(self.tasks[task], completed=done, total=total, note=note)
             return
         tenths = 10 * done // max(total, 1)
-        if self.shown.get(task, ("", -1))[1] < tenths:
-            self.shown[task] = (note, tenths)
+        if self.shown.get(task) != tenths:  # fewer where a task begins again
+            self.shown[task] = tenths
             ERR.print(f"{task}: {done}/{total} {note}".rstrip())
 
     def progress(self, task: str) -> Callable[[int, int], None]:

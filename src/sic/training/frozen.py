@@ -301,4 +301,4 @@ def _optimise(
         if (step + 1) % 20 == 0 or step + 1 == steps:
             if not bool(loss.isfinite()):
                 raise SicError(f"The loss became NaN or infinite; try a lower --lr (it was {settings.lr:g}).")
-            reporter.advance("training", step + 1, steps, f"loss {loss.item():.3f}")
+            reporter.advance("projection", step + 1, steps, f"loss {loss.item():.3f}")
