@@ -12,7 +12,7 @@ from sic.cli.options import Device, Json, ModelFolder, image_files, labelled_ima
 from sic.errors import SicError
 
 if TYPE_CHECKING:
-    from sic.evaluate.axioms import Check
+    from sic.evaluate.checks import Check
     from sic.run import Run
 
 
@@ -45,7 +45,7 @@ def verify(
             signed = f", signed with {key}" if key is not None else ""
             OUT.print(f"The {checked} files of {model} are unchanged{signed}.")
         return
-    from sic.evaluate.axioms import as_json
+    from sic.evaluate.checks import as_json
 
     name, images, checks = _measure(model, data, limit, seed, compiled, device)
     result = {"model": str(model), "files": checked, "data": name, "images": images, **as_json(checks)}

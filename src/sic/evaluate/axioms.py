@@ -1,137 +1,77 @@
-"""Checks of explanations: their results, and the six axioms that the paper proves."""
-
-import copy
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+"""The axioms that the paper proves, but for implementation invariance; completeness is the claim of the method."""
 
 import torch
 from torch import Tensor
 
 from sic.data.dataset import Progress
+from sic.evaluate.checks import NOTHING, Check, amount, as_json, evident, largest, relative, uniform
+from sic.evaluate.probe import OUTPUTS, Probe, Said, explained, seen_through, some_classes
 from sic.explain import in_chunks
 from sic.methods import SIC, Classifier, Contributions
+from sic.methods.sic import AnsweredSIC
+
+__all__ = ["Check", "as_json", "completeness", "dummy", "linearity", "sensitivity", "symmetry"]
 
 FLOAT32, FLOAT64 = 1e-4, 1e-10
 """Largest completeness residual, relative to the sum of all absolute contributions."""
-NOTHING = 1e-9
-"""Absolute contributions to a score that add up to less are no evidence."""
-OUTPUTS = 16
-"""Explained classes per image, at most: there may be thousands."""
-CASES = 64
-"""Explained cases per image, at most."""
+CLASSES, CASES = 3, 64
+"""Classes and cases per image whose maps are added up, at most."""
 
 
-@dataclass
-class Check:
-    """The result of one check: the worst value, and the limit that it must not exceed."""
+class Completeness:
+    """logit = b + Σ pixels + input-independent terms, in both precisions.
 
-    name: str
-    statement: str
-    worst: float
-    limit: float
-    checks: int
-    wrong: tuple[str, float]
-    """A wrong explanation, and the worst value that it would have given."""
-    details: dict[str, Any] = field(default_factory=dict)
-    decided: bool = True
-    """Whether there were enough images, and evidence, to tell. Without a check nothing is decided."""
+    The logit is that of the forward pass; `Contributions.value` is not trusted. Residuals are relative to the sum of
+    the absolute contributions.
+    """
 
-    def __post_init__(self) -> None:
-        self.decided = self.decided and self.checks > 0
+    def __init__(self) -> None:
+        self.worst = {torch.float32: 0.0, torch.float64: 0.0}
+        self.evidence: list[float] = []
+        self.apart: list[float] = []
+        self.louder = self.most = 0.0
+        self.checks = self.images = self.answers = 0
 
-    @property
-    def passed(self) -> bool:
-        return self.worst <= self.limit or not self.decided
+    def look(
+        self, targets: Tensor, single: Said, in_single: Contributions, double: Said, in_double: Contributions
+    ) -> None:
+        """At explanations of classes `targets`, N×K; in double precision they may be of the first of these only."""
+        for said, found, least in ((single, in_single, 1e-30), (double, in_double, 1e-300)):
+            logits = said.logits.gather(1, targets[:, : found.value.shape[1]])
+            sums = found.maps.sum(dim=(-2, -1))
+            scale = (amount(found.maps) + found.constant.abs()).clamp_min(least)
+            kind = logits.dtype
+            for missing in (logits - sums - found.constant, found.value - logits):
+                self.worst[kind] = max(self.worst[kind], largest(missing.abs() / scale))
+        self.louder = max(self.louder, largest((sums / 2).abs() / scale))
+        bias = double.classifier.bias
+        evidence = (double.logits.gather(1, targets) - bias).abs()
+        self.most = max(self.most, largest(amount(found.maps)), largest(evidence))
+        self.evidence += evidence.flatten().tolist()
+        self.apart += _share_apart(in_double, bias)
+        self.checks += targets.numel()
+        self.images += len(targets)
+        self.answers += len(targets) * (in_double.value.shape[1] < targets.shape[1])
 
-    @property
-    def verdict(self) -> str:
-        return "FAIL" if not self.passed else "pass" if self.decided else "undecided"
-
-
-def as_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """The checks as JSON; scripts rely on these keys."""
-    return {
-        "passed": all(check.passed for check in checks) and any(check.decided for check in checks),
-        "failed": [check.name for check in checks if not check.passed],
-        "undecided": [check.name for check in checks if check.passed and not check.decided],
-        "axioms": {
-            check.name.replace(" ", "_"): {
-                "passed": check.passed,
-                "verdict": check.verdict,
-                "worst": _finite(check.worst),
-                "limit": check.limit,
-                "checks": check.checks,
-                "wrong_explanation": check.wrong[0],
-                "wrong_value": _finite(check.wrong[1]),
-                **{name: _finite(value) for name, value in check.details.items()},
-            }
-            for check in checks
-        },
-    }
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity, the error of what is wrong by its form: null instead."""
-    if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def explained(classifier: Classifier, images: Tensor, targets: Tensor) -> Contributions:
-    """The explanation that users get: `Model.explain` takes the same path."""
-    return classifier.answered(images).explain(targets)
-
-
-def largest(errors: Tensor) -> float:
-    """The largest error; NaN counts as infinite."""
-    return errors.nan_to_num(nan=torch.inf).max().item() if errors.numel() else 0.0
-
-
-def relative(maps: Tensor, reference: Tensor) -> Tensor:
-    """…×H×W: errors relative to the largest value of each reference map."""
-    return (maps - reference).abs() / reference.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(1e-12)
-
-
-def amount(maps: Tensor) -> Tensor:
-    """…: the sum of all absolute contributions of maps …×H×W."""
-    return maps.abs().sum(dim=(-2, -1))
-
-
-def evident(*maps: Tensor) -> bool:
-    """Whether any of these maps shows evidence."""
-    return any(largest(amount(each)) > NOTHING for each in maps)
-
-
-def uniform(maps: Tensor) -> Tensor:
-    """The wrong maps that give every pixel the same share of the same sum."""
-    return maps.mean(dim=(-2, -1), keepdim=True).expand_as(maps)
-
-
-@torch.no_grad()
-def predicted(classifier: Classifier, images: Tensor) -> Tensor:
-    """The class with the highest score, N."""
-    return classifier(images).argmax(dim=1)
-
-
-def seen_through(classifier: Classifier, change: Callable[[Tensor], Tensor]) -> Classifier:
-    """A copy of the classifier whose network sees the encoded images after a linear `change`."""
-    twin = copy.deepcopy(classifier)
-    prepared = twin.backbone.prepared
-    twin.backbone.prepared = lambda images: change(prepared(images))  # type: ignore[method-assign]
-    return twin
-
-
-@torch.no_grad()
-def some_classes(classifier: Classifier, images: Tensor, generator: torch.Generator) -> Tensor:
-    """The predicted class of each image and random others, N×K with at most `OUTPUTS`."""
-    best = predicted(classifier, images).cpu()
-    order = torch.randperm(classifier.classes, generator=generator)
-    rows = [torch.cat([one, order[order != one]])[:OUTPUTS] for one in best.split(1)]
-    return torch.stack(rows).to(images.device)
+    def check(self) -> Check:
+        statement = "pixels, bias and input-independent terms add up to the logit"
+        if self.answers:
+            statement += f" (for {self.answers} of {self.images} images, in 64 bit to that of the answer only)"
+        return Check(
+            "completeness",
+            statement,
+            max(self.worst[torch.float32] / FLOAT32, self.worst[torch.float64] / FLOAT64),
+            1.0,
+            self.checks,
+            ("maps times 1.5", self.louder / FLOAT64),
+            {
+                "residual_float32": self.worst[torch.float32],
+                "residual_float64": self.worst[torch.float64],
+                "mean_evidence": sum(self.evidence) / max(len(self.evidence), 1),
+                "input_independent_share": sum(self.apart) / max(len(self.apart), 1),
+            },
+            decided=self.most > NOTHING,
+        )
 
 
 def completeness(
@@ -140,52 +80,24 @@ def completeness(
     images: Tensor,
     progress: Progress | None = None,
     generator: torch.Generator | None = None,
+    exact: int = OUTPUTS,
+    begun: Completeness | None = None,
 ) -> Check:
-    """logit = b + Σ pixels + input-independent terms, for every image and up to 16 classes of each, in both precisions.
-
-    The logit is that of the forward pass; `Contributions.value` is not trusted. Residuals are relative to the sum of
-    the absolute contributions.
-    """
-    worst = {torch.float32: 0.0, torch.float64: 0.0}
-    evidence: list[float] = []
-    apart: list[float] = []
-    louder = most = 0.0
-    checks = done = 0
+    """Completeness for every image and up to 16 classes of each, in double precision for the first `exact` of these;
+    `begun` has looked at other images."""
+    found = begun or Completeness()
     generator = generator or torch.Generator().manual_seed(0)
+    done = 0
     for batch in in_chunks(double, images.double(), OUTPUTS):
-        targets = some_classes(double, batch, generator)
-        for classifier, kind in ((single, torch.float32), (double, torch.float64)):
-            views = batch.to(kind)
-            with torch.no_grad():
-                logits = classifier(views).gather(1, targets)
-            found = classifier.answered(views).explain(targets, weights=False)
-            sums = found.maps.sum(dim=(-2, -1))
-            scale = (amount(found.maps) + found.constant.abs()).clamp_min(1e-300 if kind == torch.float64 else 1e-30)
-            for missing in (logits - sums - found.constant, found.value - logits):
-                worst[kind] = max(worst[kind], largest(missing.abs() / scale))
-        louder = max(louder, largest((sums / 2).abs() / scale))
-        most = max(most, largest(amount(found.maps)), largest((logits - double.bias).abs()))
-        evidence += (logits - double.bias).abs().flatten().tolist()
-        apart += _share_apart(found, double.bias)
-        checks += targets.numel()
+        ours, theirs = Said(single, batch.float()), Said(double, batch)
+        targets = some_classes(theirs.logits, generator)
+        in_single = explained(single, ours.images, targets, weights=False)
+        in_double = explained(double, theirs.images, targets[:, :exact], weights=False)
+        found.look(targets, ours, in_single, theirs, in_double)
         done += len(batch)
         if progress is not None:
             progress(done, len(images))
-    return Check(
-        "completeness",
-        "pixels, bias and input-independent terms add up to the logit",
-        max(worst[torch.float32] / FLOAT32, worst[torch.float64] / FLOAT64),
-        1.0,
-        checks,
-        ("maps times 1.5", louder / FLOAT64),
-        {
-            "residual_float32": worst[torch.float32],
-            "residual_float64": worst[torch.float64],
-            "mean_evidence": sum(evidence) / max(len(evidence), 1),
-            "input_independent_share": sum(apart) / max(len(apart), 1),
-        },
-        decided=most > NOTHING,
-    )
+    return found.check()
 
 
 def _share_apart(found: Contributions, bias: float) -> list[float]:
@@ -197,37 +109,33 @@ def _share_apart(found: Contributions, bias: float) -> list[float]:
     return share[evidence > NOTHING].tolist()
 
 
-def _perturbed(images: Tensor, rows: Tensor, columns: Tensor, generator: torch.Generator) -> Tensor:
-    """Copies of the images in which one pixel each has a random colour."""
-    changed = images.clone()
-    index = torch.arange(len(images))
-    changed[index, :, rows, columns] = torch.rand(len(images), 3, generator=generator, dtype=images.dtype).to(images)
-    return changed
+def _random_pixels(number: int, image: Tensor, generator: torch.Generator) -> list[tuple[int, int]]:
+    rows, columns = (torch.randint(side, (number,), generator=generator).tolist() for side in image.shape[-2:])
+    return list(zip(rows, columns, strict=True))
 
 
-def _random_pixels(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    rows, columns = (torch.randint(side, (len(images),), generator=generator) for side in images.shape[2:])
-    return rows, columns
+def sensitivity(probe: Probe, generator: torch.Generator, rounds: int = 12) -> Check:
+    """If changing a pixel changes a logit, that pixel has a non-zero attribution before or after the change.
 
-
-def sensitivity(classifier: Classifier, images: Tensor, generator: torch.Generator, rounds: int = 12) -> Check:
-    """If changing a pixel changes a logit, that pixel has a non-zero attribution before or after the change."""
+    Double precision decides about pixels without an attribution before. The others cannot fail; single precision shows
+    whether they change the logit at all.
+    """
     failures = checks = without = 0
-    index = torch.arange(len(images))
-    targets = predicted(classifier, images)
-    before = explained(classifier, images, targets)
-    with torch.no_grad():
-        scores = classifier(images)
-    for _ in range(rounds):
-        rows, columns = _random_pixels(images, generator)
-        other = _perturbed(images, rows, columns, generator)
-        after = explained(classifier, other, targets)
+    before = probe.in_double.maps[0, 0].abs()
+    for row, column in _random_pixels(rounds, before, generator):
+        colour = torch.rand(3, generator=generator)
+        attributed = before[row, column].item() > 0
+        said = probe.single if attributed else probe.double
+        other = said.images.clone()
+        other[0, :, row, column] = colour.to(other)
         with torch.no_grad():
-            changed = (classifier(other) - scores).gather(1, targets[:, None])[:, 0].abs() > 1e-12
-        attributed = (before.maps[index, rows, columns].abs() + after.maps[index, rows, columns].abs()) > 0
-        checks += int(changed.sum())
-        failures += int((changed & ~attributed).sum())
-        without += int((changed & (columns % 2 == 1).to(changed.device)).sum())
+            gap = (said.classifier(other) - said.logits)[0, probe.best].abs().item()
+        changed = gap > (0 if attributed else 1e-12)
+        if changed and not attributed:
+            after = explained(probe.double.classifier, other, probe.best).maps[0, row, column].abs().item()
+            failures += not after > 0
+        checks += changed
+        without += changed and column % 2 == 1
     return Check(
         "sensitivity",
         "a pixel that changes the logit has a non-zero attribution",
@@ -238,15 +146,16 @@ def sensitivity(classifier: Classifier, images: Tensor, generator: torch.Generat
     )
 
 
-def dummy(classifier: Classifier, images: Tensor, generator: torch.Generator) -> Check:
+def dummy(probe: Probe, generator: torch.Generator) -> Check:
     """Pixels that are hidden from the network get no attribution; perturbing them verifies that they are hidden."""
-    targets = predicted(classifier, images)
-    seen = (torch.rand(images.shape[2:], generator=generator) > 0.1).to(images)
-    blinkered = seen_through(classifier, lambda encoded: encoded * seen)
-    maps = explained(blinkered, images, targets).maps
-    noise = torch.rand(images.shape, generator=generator, dtype=images.dtype).to(images)
+    image = probe.double.images
+    seen = (torch.rand(image.shape[2:], generator=generator) > 0.1).to(image)
+    blinkered = Said(seen_through(probe.double.classifier, lambda encoded: encoded * seen), image)
+    maps = explained(blinkered.classifier, image, probe.best).maps
+    noise = torch.rand(image.shape, generator=generator, dtype=image.dtype).to(image)
     with torch.no_grad():
-        unmoved = largest((blinkered(images) - blinkered(images * seen + noise * (1 - seen))).abs())
+        other = blinkered.classifier(image * seen + noise * (1 - seen))
+        unmoved = largest((blinkered.logits - other).abs())
     hidden = maps[:, seen == 0]
     return Check(
         "dummy",
@@ -259,64 +168,65 @@ def dummy(classifier: Classifier, images: Tensor, generator: torch.Generator) ->
     )
 
 
-def linearity(classifier: SIC, images: Tensor, generator: torch.Generator) -> Check:
-    """The maps of a class's evidences add up to the map of its logit, for up to 16 classes of each image."""
-    worst = wrong = most = 0.0
-    checks = 0
+def linearity(probe: Probe) -> Check:
+    """The maps of a class's evidences add up to the map of its logit. Those of the answer are asked of the classifier,
+    those of other classes of its answers."""
+    said, targets = probe.double, probe.targets[0, :CLASSES]
+    classifier, answered = said.classifier, probe.answered
+    assert isinstance(classifier, SIC) and isinstance(answered, AnsweredSIC)
     owners = classifier.support_classes
-    for image in images.split(1):
-        targets = some_classes(classifier, image, generator)[0]
-        while len(targets) > 1 and torch.isin(owners, targets).sum() > CASES:
-            targets = targets[:-1]
-        supports = torch.isin(owners, targets).nonzero()[:, 0]
-        answered = classifier.answered(image)
-        logits = answered.explain(targets[None], weights=False).maps[0]
-        columns = (owners[supports, None] == targets).int().argmax(dim=1)
-        for found in (answered.explain_evidence(supports[None]), classifier.explain_evidence(image, supports[None])):
-            sums = torch.zeros_like(logits).index_add(0, columns, found.maps[0])
-            worst = max(worst, largest(relative(sums, logits)))
+    while len(targets) > 1 and torch.isin(owners, targets).sum() > CASES:
+        targets = targets[:-1]
+    logits = probe.in_double.maps[0, : len(targets)]
+    sums = torch.zeros_like(logits)
+    most = 0.0
+    for some in (targets[:1], targets[1:]):
+        supports = torch.isin(owners, some).nonzero()[:, 0]
+        if len(supports):
+            alone = some[0] == targets[0]
+            asked = supports[None]
+            found = classifier.explain_evidence(said.images, asked) if alone else answered.explain_evidence(asked)
+            columns = (owners[supports, None] == targets).int().argmax(dim=1)
+            sums.index_add_(0, columns, found.maps[0])
             most = max(most, largest(amount(found.maps)))
-        wrong = max(wrong, largest(relative(sums.abs(), logits)))
-        checks += len(targets)
     return Check(
         "linearity",
-        "evidence maps add up to the logit's map",
-        worst,
+        f"evidence maps add up to the logit's map, for up to {CLASSES} classes of an image",
+        largest(relative(sums, logits)),
         1e-9,
-        checks,
-        ("absolute values", wrong),
+        len(targets),
+        ("absolute values", largest(relative(sums.abs(), logits))),
         decided=most > NOTHING,
     )
 
 
-def symmetry(classifier: Classifier, images: Tensor, generator: torch.Generator) -> Check:
+def symmetry(probe: Probe, generator: torch.Generator) -> Check:
     """Two pixels that the model treats alike get equal attributions: the model sees the mean of a pair of equal
     pixels."""
-    targets = predicted(classifier, images)
-    (row_a, column_a), (row_b, column_b) = _random_pixels(images, generator), _random_pixels(images, generator)
-    index = torch.arange(len(images))
-    equal = images.clone()
-    equal[index, :, row_b, column_b] = equal[index, :, row_a, column_a]
+    image = probe.double.images
+    (row_a, column_a), (row_b, column_b) = _random_pixels(2, image, generator)
+    equal = image.clone()
+    equal[..., row_b, column_b] = equal[..., row_a, column_a]
 
     def tie(encoded: Tensor) -> Tensor:
-        mean = (encoded[index, :, row_a, column_a] + encoded[index, :, row_b, column_b]) / 2
+        mean = (encoded[..., row_a, column_a] + encoded[..., row_b, column_b]) / 2
         tied = encoded.clone()
-        tied[index, :, row_a, column_a] = mean
-        tied[index, :, row_b, column_b] = mean
+        tied[..., row_a, column_a] = mean
+        tied[..., row_b, column_b] = mean
         return tied
 
-    maps = explained(seen_through(classifier, tie), equal, targets).maps
+    maps = explained(seen_through(probe.double.classifier, tie), equal, probe.best).maps
     scale = maps.abs().amax(dim=(1, 2)).clamp_min(1e-12)
 
     def difference(maps: Tensor) -> float:
-        return largest((maps[index, row_a, column_a] - maps[index, row_b, column_b]).abs() / scale)
+        return largest((maps[:, row_a, column_a] - maps[:, row_b, column_b]).abs() / scale)
 
     return Check(
         "symmetry",
         "interchangeable pixels have equal attributions",
         difference(maps),
         1e-9,
-        len(images),
+        1,
         ("each pixel moved to its neighbour", difference(maps.roll(1, -1))),
         decided=evident(maps),
     )

@@ -1,78 +1,58 @@
 """Whether all implementations of a model give the same contributions and answers."""
 
 import copy
-import functools
 import logging
 import shutil
 
 import torch
-from torch import Tensor
 
-from sic.evaluate.axioms import Check, explained, predicted
-from sic.evaluate.reference import ROUNDING, Compared, Reference, apart, distance, part, score, shows, worst_by_way
+from sic.evaluate.checks import Check
+from sic.evaluate.probe import Probe, explained
+from sic.evaluate.reference import Compared, apart, as_check, distance, part, score, shows
 from sic.methods import Classifier, Contributions
 
 
-def implementation_invariance(
-    classifier: Classifier, reloaded: Classifier, images: Tensor, compiled: bool = True
-) -> Check:
+class Implementations:
     """The channels-last, the reloaded and the float64 model, `Classifier.explain` and explanations without weights (as
     of whole folders) give the same contributions, and the compiled model gives the same logits."""
-    targets = predicted(classifier, images)
-    found = explained(classifier, images, targets)
-    lasting = copy.deepcopy(classifier).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    double = copy.deepcopy(classifier).double()
-    others = {
-        "reloaded": explained(reloaded, images, targets),
-        "channels-last": explained(lasting, images.contiguous(memory_format=torch.channels_last), targets),
-        "explained alone": classifier.explain(images, targets),
-        "without weights": classifier.answered(images).explain(targets, weights=False),
-        "float64": explained(double, images.double(), targets),
-    }
-    exact = others["float64"]
-    quantities = [score(label) for label in targets.tolist()]
-    references = [Reference(double, image) for image in images]
 
-    def moved(place: int) -> float:
-        return references[place].moved(quantities[place], part(exact, place))
+    def __init__(self, classifier: Classifier, reloaded: Classifier, compiled: bool = True) -> None:
+        self.reloaded = reloaded
+        self.lasting = copy.deepcopy(classifier).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.compiled: Classifier | None = None
+        if compiled:
+            logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns if there is no GPU
+            self.compiled = copy.deepcopy(classifier)
+            self.compiled.backbone.compile(backend=_compiler())
 
-    items = [
-        Compared(
-            name,
-            distance(part(other, place), _as_double(part(found, place))),
-            functools.partial(moved, place),
-            shows(part(exact, place)),
+    def check(self, probe: Probe) -> Check:
+        """Of the predicted class of one image."""
+        classifier, images, best = probe.single.classifier, probe.single.images, probe.best
+        lasting = images.contiguous(memory_format=torch.channels_last)
+        others = {
+            "reloaded": part(explained(self.reloaded, images, best), 0),
+            "channels-last": part(explained(self.lasting, lasting, best), 0),
+            "explained alone": part(classifier.explain(images, best), 0),
+            "without weights": part(explained(classifier, images, best, weights=False), 0),
+            "float64": part(probe.in_double, (0, 0)),
+        }
+        found, exact = _as_double(part(probe.in_single, (0, 0))), others["float64"]
+
+        def moved() -> float:
+            return probe.reference.moved(score(int(best)), exact)
+
+        items = [Compared(way, distance(other, found), moved, shows(exact)) for way, other in others.items()]
+        if self.compiled is not None:
+            with torch.no_grad():
+                answer = float(self.compiled(images)[0, best])
+            items.append(Compared(f"compiled ({_compiler()})", apart(answer, exact), moved, shows(exact)))
+        mirrored = Contributions(found.maps.flip(-1), found.weights, found.value, found.constant)
+        return as_check(
+            "implementation invariance",
+            "other implementations of the same model give the same contributions and answers",
+            items,
+            ("a mirrored map", distance(mirrored, found)),
         )
-        for name, other in others.items()
-        for place in range(len(images))
-    ]
-    if compiled:
-        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns if there is no GPU
-        twin = copy.deepcopy(classifier)
-        twin.backbone.compile(backend=_compiler())
-        with torch.no_grad():
-            answers = twin(images).gather(1, targets[:, None])[:, 0].tolist()
-        items += [
-            Compared(
-                f"compiled ({_compiler()})",
-                apart(answer, part(exact, place)),
-                functools.partial(moved, place),
-                shows(part(exact, place)),
-            )
-            for place, answer in enumerate(answers)
-        ]
-    worst = worst_by_way(items)
-    mirrored = Contributions(found.maps.flip(-1), found.weights, found.value, found.constant)
-    return Check(
-        "implementation invariance",
-        "other implementations of the same model give the same contributions and answers",
-        max(worst.values(), default=0.0),
-        ROUNDING,
-        len(items),
-        ("a mirrored map", max(distance(part(mirrored, n), _as_double(part(found, n))) for n in range(len(images)))),
-        worst,
-        decided=bool(worst),
-    )
 
 
 def _as_double(found: Contributions) -> Contributions:

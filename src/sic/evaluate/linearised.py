@@ -6,7 +6,9 @@ weight, and its answer to zero is the constant. All weights at once are the slop
 """
 
 import copy
+import weakref
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,50 +39,65 @@ def encoded_colours(images: Tensor) -> Tensor:
 class Linearised:
     """The network of a classifier with the factors of one encoded image, 1×6×H×W.
 
-    `features`, `evidence` and `answer` take other encoded images, N×6×H×W, and are affine in them.
+    `features` takes other encoded images, N×6×H×W, and is affine in them; `evidence` and `scores` take such features,
+    N×d, and are affine, too. It holds the graph for backward passes to the image; delete it when nothing else is asked.
     """
 
     def __init__(self, classifier: Classifier, encoded: Tensor) -> None:
-        own = (*classifier.parameters(), *classifier.buffers())
-        fixed = {id(value): value for value in own if not isinstance(value, nn.Parameter)}
-        fixed |= {id(value): nn.Parameter(value.detach(), False) for value in own if isinstance(value, nn.Parameter)}
+        fixed = {id(value): value for value in classifier.buffers()}
+        fixed |= {id(value): nn.Parameter(value.detach(), False) for value in classifier.parameters()}
         self._twin = copy.deepcopy(classifier, fixed)  # with the same weights
         self._kept: dict[Any, list[Tensor]] = {}
         self._calls: dict[Any, int] = {}
+        self._weights: dict[nn.Module, Tensor] = {}
         self._recording = True
         self._without_positions = False
         self.positional = False
         """Whether the network adds codes of positions or tokens, which do not depend on the image."""
+        replaying = weakref.proxy(self)  # so that all is freed at once when this is dropped
         for module in self._twin.modules():
             self.positional = self.positional or isinstance(module, ConvStemViT | ConstantTerm)
-            if (replayed := self._replayed(module)) is not None:
+            if (replayed := Linearised._replayed(replaying, module)) is not None:
                 module.forward = replayed  # type: ignore[method-assign]
         self.encoded = encoded
-        self.logits = self.answer(encoded)
+        self._leaf = encoded.clone().requires_grad_()
+        with torch.enable_grad():
+            self._features = self.features(self._leaf)
+        self.own = self._features.detach()
+        """The features of the image itself, 1×d."""
+        with torch.no_grad():
+            self.logits = self.scores(self.own)
         self._recording = False
 
     @torch.no_grad()
     def answer(self, encoded: Tensor) -> Tensor:
-        """Logits, N×C."""
-        return self.scores(encoded)
+        """Logits, N×C. One image at a time: batches are slower on a CPU, in double precision."""
+        return torch.cat([self.scores(self.features(one)) for one in encoded.split(1)])
+
+    @cached_property
+    def empty(self) -> Tensor:
+        """The features of an empty image, 1×d."""
+        with torch.no_grad():
+            return self.features(torch.zeros_like(self.encoded))
 
     @torch.no_grad()
     def biases(self) -> Tensor:
         """Logits, C, of an empty image without codes of positions."""
+        if not self.positional:
+            return self.scores(self.empty)[0]
         self._without_positions = True
         try:
-            return self.scores(torch.zeros_like(self.encoded))[0]
+            return self.scores(self.features(torch.zeros_like(self.encoded)))[0]
         finally:
             self._without_positions = False
 
     def traced(self, outputs: Callable[[Tensor], Tensor]) -> Contributions:
-        """Contributions K to `outputs`, which takes encoded images and is made of the methods below."""
-        leaf = self.encoded.clone().requires_grad_()
+        """Contributions K to `outputs`, which takes features and is made of the methods below: a backward pass each."""
         with torch.enable_grad():
-            values = outputs(leaf)[0]
-            weights = torch.stack([torch.autograd.grad(value, leaf, retain_graph=True)[0][0] for value in values])
+            values = outputs(self._features)[0]
+            weights = torch.stack([torch.autograd.grad(each, self._leaf, retain_graph=True)[0][0] for each in values])
         with torch.no_grad():
-            constant = outputs(torch.zeros_like(leaf))[0]
+            constant = outputs(self.empty)[0]
         return Contributions((weights * self.encoded).sum(dim=1), weights, values.detach(), constant)
 
     def features(self, encoded: Tensor) -> Tensor:
@@ -98,20 +115,28 @@ class Linearised:
             units = units * self._factor("relu", lambda: (units > 0).to(units))
         return units.mean(dim=(1, 2)) if twin.encoder.local else units
 
-    def evidence(self, encoded: Tensor) -> Tensor:
+    def evidence(self, latents: Tensor) -> Tensor:
         """The evidence of each case, N×S (SIC only)."""
-        twin, latents = self._twin, self.features(encoded)
+        self._calls.clear()
+        twin = self._twin
         assert isinstance(twin, SIC)
         linear = latents @ F.normalize(twin.support_vectors, dim=1, eps=1e-12).T
         return linear * self._factor("similarity", lambda: _ratio(twin.evidence(latents), linear))
 
-    def scores(self, encoded: Tensor) -> Tensor:
-        """As `answer`, with gradients where they are on."""
+    @property
+    def temperature(self) -> float:
+        """T (SIC only)."""
+        assert isinstance(self._twin, SIC)
+        return self._twin.temperature
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Logits, N×C."""
         twin = self._twin
         if isinstance(twin, SIC):
-            return twin.logits(self.evidence(encoded))
+            return twin.logits(self.evidence(features))
+        self._calls.clear()
         if isinstance(twin, Bcos):
-            return twin.logits(self.features(encoded))
+            return twin.logits(features)
         raise SicError(f"{type(twin).__name__} is not a B-cos network: its explanations are not exact by construction.")
 
     def _factor(self, key: Any, compute: Callable[[], Tensor]) -> Tensor:
@@ -150,7 +175,9 @@ class Linearised:
         return None
 
     def _unit(self, module: BcosConv2d | BcosLinear, ordinary: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        weight = module.scaled_weight()
+        if module not in self._weights:
+            self._weights[module] = module.scaled_weight()
+        weight = self._weights[module]
         if isinstance(module, BcosLinear):
             linear = F.linear(x, weight)
             bias: Tensor | None = module.bias

@@ -8,45 +8,44 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sic.evaluate.axioms import NOTHING, amount, largest, uniform
+from sic.evaluate.checks import NOTHING, Check, amount, largest, uniform
 from sic.evaluate.linearised import Linearised, encoded_colours
-from sic.methods import SIC, Classifier, Contributions
+from sic.methods import Classifier, Contributions
 
 ROUNDING = 1e-4
 """Largest relative error of contributions in single precision (L2). Backbones without gates have 1e-6 to 5e-5."""
 SHAKE, SHAKES = 1e-6, 8
-"""Relative noise on the pixels, and how often it is drawn. It moves contributions about as much as rounding does."""
+"""Relative noise on the encoded pixels, and how often it is drawn. It moves contributions as much as rounding does."""
 SLACK = 4.0
 """An error up to this many times the largest effect of the noise is due to rounding …"""
 SWITCHED = 0.5
 """… unless it is as large as this."""
 
 Quantity = Callable[[Linearised], Callable[[Tensor], Tensor]]
-"""Of a linearised network: encoded images N×6×H×W → N×1."""
+"""Of a linearised network: its features N×d → N×1."""
 
 
 def score(label: int) -> Quantity:
-    return lambda linear: lambda encoded: linear.scores(encoded)[:, label, None]
+    return lambda linear: lambda features: linear.scores(features)[:, label, None]
 
 
 def evidence(case: int) -> Quantity:
-    return lambda linear: lambda encoded: linear.evidence(encoded)[:, case, None]
+    return lambda linear: lambda features: linear.evidence(features)[:, case, None]
 
 
-def similarity(classifier: SIC, case: int) -> Quantity:
+def similarity(case: int) -> Quantity:
     """Evidence without the temperature."""
-    return lambda linear: lambda encoded: linear.evidence(encoded)[:, case, None] * classifier.temperature
+    return lambda linear: lambda features: linear.evidence(features)[:, case, None] * linear.temperature
 
 
 def by_units(split: Tensor) -> Quantity:
     """Evidence that is known for each latent unit, d, by where in a picture these units are."""
 
     def quantity(linear: Linearised) -> Callable[[Tensor], Tensor]:
-        with torch.no_grad():
-            own = linear.features(linear.encoded)[0]
+        own = linear.own[0]
         weights = torch.where(own == 0, 0, split / own)
         lacking = torch.where(own == 0, split, 0).sum()  # belongs to no pixel
-        return lambda encoded: (linear.features(encoded) @ weights + lacking)[:, None]
+        return lambda features: (features @ weights + lacking)[:, None]
 
     return quantity
 
@@ -69,37 +68,54 @@ def distance(found: Contributions, right: Contributions) -> float:
 
 
 class Reference:
-    """What an image, 3×H×W, contributes to quantities of a classifier in double precision."""
+    """What an image, 3×H×W, contributes to quantities of a classifier in double precision.
+
+    One linearised network answers all questions; results are kept. The network holds the activations of all layers
+    (a ResNet50 at 224 pixels: 0.6 GB), so `release` it when an image is done.
+    """
 
     def __init__(self, classifier: Classifier, image: Tensor) -> None:
         self.classifier, self.image = classifier, image.double()
         self._known: dict[tuple[Callable[[int], Quantity], int], tuple[Quantity, Contributions]] = {}
         self._moved: dict[Quantity, float] = {}
+        self._seen: dict[bytes, Tensor] = {}
 
     @cached_property
     def linear(self) -> Linearised:
         return Linearised(self.classifier, encoded_colours(self.image[None]))
 
-    @cached_property
+    @property
     def features(self) -> Tensor:
         """1×d, as `Linearised.features`."""
-        with torch.no_grad():
-            return self.linear.features(self.linear.encoded)
+        return self.linear.own
+
+    def release(self) -> None:
+        """Drop the linearised network; it is built again if something else is asked."""
+        self.__dict__.pop("linear", None)
+
+    @torch.no_grad()
+    def seen(self, mask: Tensor) -> Tensor:
+        """The features, d, that the pixels of a mask, H×W, add; an image has few masks, which many cases share."""
+        key = mask.cpu().numpy().tobytes()
+        if key not in self._seen:
+            linear = self.linear
+            self._seen[key] = (linear.features(linear.encoded * mask.to(linear.encoded)) - linear.empty)[0]
+        return self._seen[key]
 
     def of(self, quantity: Quantity) -> Contributions:
         return part(self.linear.traced(quantity(self.linear)), 0)
 
     def known(self, kind: Callable[[int], Quantity], index: int) -> tuple[Quantity, Contributions]:
-        """The `score` of a class or the `evidence` of a case, and its right contributions."""
+        """The `score` of a class, the `evidence` or the `similarity` of a case, and its right contributions."""
         if (kind, index) not in self._known:
             quantity = kind(index)
             self._known[kind, index] = quantity, self.of(quantity)
         return self._known[kind, index]
 
-    @property
-    def flat(self) -> float:
-        """The largest error that uniform maps of all that is known would have."""
-        return max([flat(right) for _, right in self._known.values() if shows(right)], default=0.0)
+    def flat(self, kind: Callable[[int], Quantity]) -> float:
+        """The largest error that uniform maps of all that is known of this kind would have."""
+        known = [right for (one, _), (_, right) in self._known.items() if one is kind]
+        return max([flat(right) for right in known if shows(right)], default=0.0)
 
     def compared(self, way: str, found: Contributions, quantity: Quantity, right: Contributions) -> "Compared":
         """`right`: what `of` gave for the quantity."""
@@ -110,13 +126,15 @@ class Reference:
         return Compared(way, apart(value, right), lambda: self.moved(quantity, right), evident=shows(right))
 
     def moved(self, quantity: Quantity, right: Contributions) -> float:
-        """How far contributions are from the right ones if pixels change as much as by rounding."""
+        """How far contributions are from the right ones if encoded pixels, of which even those of black ones are not
+        all zero, change as much as by rounding."""
         if quantity not in self._moved:
+            encoded = encoded_colours(self.image[None])
             generator = torch.Generator().manual_seed(0)
             found = []
             for _ in range(SHAKES):
-                noise = torch.randn(self.image.shape, generator=generator, dtype=torch.float64).to(self.image)
-                other = Linearised(self.classifier, encoded_colours((self.image * (1 + SHAKE * noise))[None]))
+                noise = torch.randn(encoded.shape, generator=generator, dtype=torch.float64).to(encoded)
+                other = Linearised(self.classifier, encoded * (1 + SHAKE * noise))
                 found.append(distance(part(other.traced(quantity(other)), 0), right))
             self._moved[quantity] = max(found)
         return self._moved[quantity]
@@ -173,7 +191,9 @@ def worst_by_way(found: Iterable[Compared]) -> dict[str, float]:
     return result
 
 
-def merged(found: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The largest value of each key."""
-    keys = dict.fromkeys(key for one in found for key in one)
-    return {key: max(one[key] for one in found if key in one) for key in keys}
+def as_check(name: str, statement: str, items: Sequence[Compared], wrong: tuple[str, float]) -> Check:
+    """What was compared of one image as a check."""
+    worst = worst_by_way(items)
+    return Check(
+        name, statement, max(worst.values(), default=0.0), ROUNDING, len(items), wrong, worst, decided=bool(worst)
+    )

@@ -2,92 +2,126 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sic.evaluate.axioms import Check, amount
+from sic.evaluate.checks import Check, amount, together
 from sic.evaluate.reference import (
-    ROUNDING,
     Compared,
     Quantity,
     Reference,
+    as_check,
     by_units,
     distance,
     evidence,
     flat,
-    merged,
     score,
     shows,
-    worst_by_way,
 )
-from sic.evaluate.returned import picture_of
+from sic.evaluate.returned import Pictures, two_best
 from sic.explain import Explanation
 from sic.explain.matches import Matches, Region
 from sic.methods import SIC, Contributions
 from sic.model import Model
 
-IMAGES, CASES = 8, 4
-"""Images, and cases of a class, at most: each case is traced in its own picture."""
+CASES = 4
+"""Cases of a class, at most: each case is traced in its own picture."""
 
 
 def matches(model: Model, double: SIC, images: Tensor) -> list[Check]:
-    """Check the matches of the two best classes of each of the first images.
+    """Check the matches of the two best classes of each image."""
+    found = Matching(model, Pictures(model, double), images)
+    return [
+        together([found.check(place, Reference(double, image)) for place, image in enumerate(images)]),
+        found.partners(),
+    ]
+
+
+class Matching:
+    """The matches that users get of the two best classes of images N×3×S×S.
 
     How regions are formed is not prescribed. Whatever they are, the maps of a case must add up to its evidence as the
     linearised network has it, in the image and in the picture of the case; shares, numbers and contrasts follow from
     them; and the pixels of a region must excite the units that its partner excites.
     """
-    images = images[:IMAGES]
-    with torch.no_grad():
-        best = model.classifier(images).argsort(dim=1, descending=True)[:, :2]
-    names = [[model.classes[label] for label in row] for row in best.tolist()]
-    together = list(model.explain_many(list(images), names, matches=True))
-    worst, wrong, number = [], 0.0, 0
-    scores: list[tuple[float, float]] = []
-    for image, own, several in zip(images, names, together, strict=True):
-        one = _Checked(model, double, image)
-        items = [*one.explanation(model.explain(image, own, matches=True)), *one.explanation(several)]
-        if len(own) > 1 and all(support.image is not None for support in model.supports):
-            items += one.contrast(model.explain(image, own[:1], versus=own[1]))
-        scores += one.partners(several)
-        worst.append(worst_by_way(items))
-        number += len(items)
-        wrong = max(wrong, one.wrong)
-    ways = merged(worst)
-    return [
-        Check(
+
+    def __init__(self, model: Model, pictures: Pictures, images: Tensor) -> None:
+        self.model, self.pictures, self.images = model, pictures, images
+        self.names = two_best(model, images)
+        self.several = list(model.explain_many(list(images), self.names, matches=True))
+        self.fits: list[tuple[float, float]] = []
+
+    def check(self, place: int, reference: Reference) -> Check:
+        """Of the image at one place, whose linearised network is `reference`."""
+        image, own = self.images[place], self.names[place]
+        one = _Checked(self.model, self.pictures.double, image, reference, self.pictures)
+        contrasting = len(own) > 1 and all(support.image is not None for support in self.model.supports)
+        alone = (
+            self.model.explain(image, own[:1], versus=own[1])
+            if contrasting
+            else self.model.explain(image, own, matches=True)
+        )
+        items = [*one.explanations([alone, self.several[place]]), *(one.contrast(alone) if contrasting else ())]
+        self.fits += one.fits
+        check = as_check(
             "matches",
             "matched regions add up to the evidence of their case in both pictures; shares, numbers and contrasts fit",
-            max(ways.values(), default=0.0),
-            ROUNDING,
-            number,
-            ("a uniform map in the case", wrong),
-            ways,
-            decided="image" in ways or any(ways.values()),
-        ),
-        _partners(scores),
-    ]
+            items,
+            ("a uniform map in the case", one.wrong),
+        )
+        return replace(check, decided="image" in check.details or any(check.details.values()))
+
+    def partners(self) -> Check:
+        """Right partners excite the same units. It fails if they do so less than regions that are paired at random, and
+        is undecided if there is no difference: by the mean fit of cases, whose standard deviation is 1 for random
+        pairs."""
+        found = self.fits
+        number = max(len(found), 1)
+        reach = 1.96 / number**0.5
+        right, exchanged = (sum(each) / number for each in (zip(*found, strict=True) if found else ((), ())))
+        return Check(
+            "partners",
+            "regions excite the units that their partners excite, more than regions that are paired at random",
+            reach - right,
+            0.0,
+            len(found),
+            ("partners exchanged", reach - exchanged),
+            {"fit": right, "interval": [right - reach, right + reach]},
+            decided=abs(right) > reach,
+        )
 
 
 class _Checked:
     """The matches of one image."""
 
-    def __init__(self, model: Model, double: SIC, image: Tensor) -> None:
-        self.model, self.double, self.reference = model, double, Reference(double, image)
+    def __init__(
+        self,
+        model: Model,
+        double: SIC,
+        image: Tensor,
+        reference: Reference | None = None,
+        pictures: Pictures | None = None,
+    ) -> None:
+        self.model, self.double = model, double
+        self.reference = reference or Reference(double, image)
+        self.pictures = pictures or Pictures(model, double)
         self.wrong = 0.0
-        self._pictures: dict[int, tuple[Reference, Quantity, Contributions]] = {}
+        self.fits: list[tuple[float, float]] = []
+        """For each case how well partners fit; the same if every region had the partner of the next one."""
+        self._right: dict[int, tuple[Quantity, Contributions]] = {}
 
     def in_picture(self, case: int) -> tuple[Reference, Quantity, Contributions]:
         """Right contributions of the pixels of a case's picture to its evidence."""
-        if case not in self._pictures:
+        reference = self.pictures.reference(case)
+        if case not in self._right:
             quantity = by_units(self.units(case))
-            reference = Reference(self.double, picture_of(self.model, case))
             right = reference.of(quantity)
-            self._pictures[case] = reference, quantity, right
+            self._right[case] = quantity, right
             self.wrong = max(self.wrong, flat(right) if shows(right) else 0.0)
-        return self._pictures[case]
+        return reference, *self._right[case]
 
     @torch.no_grad()
     def units(self, case: int) -> Tensor:
@@ -96,22 +130,29 @@ class _Checked:
         total = products.sum()
         return products * (self.reference.known(evidence, case)[1].value / total if total != 0 else 0)
 
-    def explanation(self, explanation: Explanation) -> Iterator[Compared]:
-        """The matches of every case, and those of all cases together."""
-        areas = [each.areas for each in explanation.matches.values()]
-        yield _holds("numbers", all(torch.equal(each, areas[0]) for each in areas))
-        for one in explanation.classes:
-            for case in one.cases[:CASES]:
-                if case.matches is None:
-                    yield _holds("image", False)
-                else:
-                    yield from self.case(case.index, case.matches)
-            if (whole := one.matches) is not None:
-                quantity, right = self.reference.known(score, self.model.classes.index(one.name))
-                added = _added([part.image for part in whole.parts], self.double.bias)
-                yield self.reference.compared("all cases", added, quantity, right)
-                found = sum(part.evidence for part in whole.parts) + self.double.bias
-                yield self.reference.value("all cases", found, quantity, right)
+    def explanations(self, found: Sequence[Explanation]) -> Iterator[Compared]:
+        """The matches of all cases together, and those of every case: case by case, because each has a picture. The
+        partners of the last explanation count."""
+        cases: dict[int, list[Matches]] = {}
+        for explanation in found:
+            areas = [each.areas for each in explanation.matches.values()]
+            yield _holds("numbers", all(torch.equal(each, areas[0]) for each in areas))
+            for one in explanation.classes:
+                for case in one.cases[:CASES]:
+                    if case.matches is None:
+                        yield _holds("image", False)
+                    else:
+                        cases.setdefault(case.index, []).append(case.matches)
+                if (whole := one.matches) is not None:
+                    quantity, right = self.reference.known(score, self.model.classes.index(one.name))
+                    added = _added([part.image for part in whole.parts], self.double.bias)
+                    yield self.reference.compared("all cases", added, quantity, right)
+                    total = sum(part.evidence for part in whole.parts) + self.double.bias
+                    yield self.reference.value("all cases", total, quantity, right)
+        for index, each in cases.items():
+            for matches in each:
+                yield from self.case(index, matches)
+            self.fits += self.partners(index, each[-1])
 
     def case(self, case: int, found: Matches) -> Iterator[Compared]:
         quantity, right = self.reference.known(evidence, case)
@@ -165,18 +206,14 @@ class _Checked:
                 yield Compared("contrast", abs(each.evidence - inside[0]) / scale, moved)
                 yield Compared("contrast", abs(each.other - inside[1]) / scale, moved)
 
-    def partners(self, explanation: Explanation) -> Iterator[tuple[float, float]]:
-        """For each case how well partners fit; the same if every region had the partner of the next one."""
-        for one in explanation.classes:
-            for case in one.cases[:CASES]:
-                groups = [] if case.matches is None else case.matches.groups
-                sides = [(match.image, match.support) for match in groups if match.support is not None]
-                if len(sides) < 2:
-                    continue
-                ours = _excited(self.reference, [image for image, _ in sides])
-                theirs = _excited(self.in_picture(case.index)[0], [support for _, support in sides])
-                alike = ours @ theirs.T
-                yield _fit(alike), _fit(alike.roll(1, dims=1))
+    def partners(self, case: int, found: Matches) -> Iterator[tuple[float, float]]:
+        """How well the partners of a case fit; nothing for fewer than two."""
+        sides = [(match.image, match.support) for match in found.groups if match.support is not None]
+        if len(sides) > 1:
+            ours = _excited(self.reference, [image for image, _ in sides])
+            theirs = _excited(self.pictures.reference(case), [support for _, support in sides])
+            alike = ours @ theirs.T
+            yield _fit(alike), _fit(alike.roll(1, dims=1))
 
 
 def _fit(alike: Tensor) -> float:
@@ -187,12 +224,9 @@ def _fit(alike: Tensor) -> float:
     return float(centred.diag().sum()) / deviation if deviation > 0 else 0.0
 
 
-@torch.no_grad()
 def _excited(reference: Reference, regions: Sequence[Region]) -> Tensor:
     """Directions K×d: what the pixels of regions add to each latent unit, beyond what they have in common."""
-    encoded = reference.linear.encoded
-    masks = torch.stack([region.map != 0 for region in regions])[:, None].to(encoded)
-    added = reference.linear.features(encoded * masks) - reference.linear.features(torch.zeros_like(encoded))
+    added = torch.stack([reference.seen(region.map != 0) for region in regions])
     whole = F.normalize(reference.features, dim=1)
     return F.normalize(added - (added @ whole.T) * whole, dim=1)
 
@@ -211,20 +245,3 @@ def _added(regions: Sequence[Region], bias: float = 0.0) -> Contributions:
     constant = sum(region.constant for region in regions) + bias
     value = sum(region.value for region in regions) + bias
     return Contributions(maps, maps.new_zeros(0, *maps.shape), maps.new_tensor(value), maps.new_tensor(constant))
-
-
-def _partners(found: Sequence[tuple[float, float]]) -> Check:
-    """Right partners excite the same units. It fails if they do so less than regions that are paired at random, and is
-    undecided if there is no difference: by the mean fit of cases, whose standard deviation is 1 for random pairs."""
-    reach = 1.96 / max(len(found), 1) ** 0.5
-    right, exchanged = (sum(each) / max(len(found), 1) for each in (zip(*found, strict=True) if found else ((), ())))
-    return Check(
-        "partners",
-        "regions excite the units that their partners excite, more than regions that are paired at random",
-        reach - right,
-        0.0,
-        len(found),
-        ("partners exchanged", reach - exchanged),
-        {"fit": right, "interval": [right - reach, right + reach]},
-        decided=abs(right) > reach,
-    )
