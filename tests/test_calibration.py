@@ -1,7 +1,9 @@
 """Probabilities after calibration, and the promise about answers, checked against its definition by simulation."""
 
 import math
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +74,60 @@ def test_the_answer_counts_more_than_all_other_classes() -> None:
     assert gap(found) < gap(calibrated(logits, truth, "bce")) and gap(found) < gap(Calibration())
 
 
+def test_other_classes_have_a_threshold_of_their_own() -> None:
+    """Of classes with the same score, the nearest one is true more often. Its own probability stays as it is."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(5, (4000,), generator=generator)
+    logits = torch.randn(4000, 5, generator=generator, dtype=torch.float64)
+    logits[torch.arange(4000), labels] += 2
+    truth = torch.nn.functional.one_hot(labels, 5).double()
+    found = calibrated(logits, truth, "bce", single=True)
+    assert found.others is not None and found.others > found.threshold + 1
+    further = logits < logits.amax(dim=1, keepdim=True)
+    theirs, plain = (each.probabilities(logits, "bce") for each in (found, replace(found, others=None)))
+    assert torch.equal(theirs[~further], plain[~further])
+    torch.testing.assert_close(theirs[further], ((logits - found.others) / found.temperature).sigmoid()[further])
+    assert theirs[further].mean() == pytest.approx(truth[further].mean().item(), abs=1e-3)
+    assert plain[further].mean() > 2 * theirs[further].mean()
+    # The likelihood is highest there.
+    below, there, above = (
+        torch.nn.functional.binary_cross_entropy(
+            replace(found, others=found.others + shift).probabilities(logits, "bce")[further], truth[further]
+        )
+        for shift in (-0.05, 0.0, 0.05)
+    )
+    assert there < min(below, above)
+
+
+def test_other_classes_where_none_is_ever_true() -> None:
+    truth = torch.eye(3).repeat(20, 1)
+    found = calibrated(10 * truth - 2, truth, "bce", single=True)
+    assert found.others is not None and found.threshold <= found.others < 100
+    assert found.probabilities(torch.tensor([[8.0, -2.0, -2.0]]), "bce")[0, 1] < 0.05
+    assert calibrated(10 * truth - 2, truth, "bce").others is None
+    alike = calibrated(torch.zeros(60, 3), truth, "bce", single=True)  # all of them are the nearest
+    assert alike.others == alike.threshold
+
+
+def test_the_limit_of_a_class_is_where_its_probability_is_50_percent() -> None:
+    found = Calibration(2.0, -0.5, others=1.5)
+    logits = torch.tensor([[-0.5, -3.0], [4.0, 1.5]], dtype=torch.float64)
+    probabilities = found.probabilities(logits, "bce")
+    assert probabilities[0, 0] == probabilities[1, 1] == 0.5
+    assert (found.limit(), found.limit(nearest=False)) == (-0.5, 1.5) and Calibration(2.0, -0.5).limit(False) == -0.5
+    for nearest, logit in ((True, 3.0), (False, 1.0)):
+        by_hand = from_formula(found.formula("bce", nearest=nearest), logit)
+        row = torch.tensor([[logit, logit + (-1 if nearest else 1)]], dtype=torch.float64)
+        assert found.probabilities(row, "bce")[0, 0].item() == pytest.approx(by_hand)
+    assert found.formula("ce", nearest=False) == found.formula("ce")
+
+
+def from_formula(formula: str, logit: float) -> float:
+    """The value of sigmoid((logit ± a) / b), read from its text."""
+    sign, shift, temperature = re.fullmatch(r"sigmoid\(\(logit ([+-]) (.+)\) / (.+)\)", formula).groups()  # type: ignore[union-attr]
+    return 1 / (1 + math.exp(-(logit + float(sign + shift)) / float(temperature)))
+
+
 def test_classes_that_an_image_is_unsure_about_play_no_part() -> None:
     logits, truth = drawn(400, 2.0, 0.5)
     unsure = truth.clone()
@@ -132,6 +188,12 @@ def test_order_and_half_are_kept(loss: str) -> None:
 def test_impossible_temperatures(change: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="temperature"):
         Calibration(**change)
+
+
+@pytest.mark.parametrize("others", [0.9, math.nan, math.inf])
+def test_impossible_thresholds_of_other_classes(others: float) -> None:
+    with pytest.raises(ValueError, match="other classes"):
+        Calibration(1.0, 1.0, others=others)
 
 
 def falling(scores: np.ndarray) -> np.ndarray:

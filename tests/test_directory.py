@@ -266,7 +266,8 @@ def test_the_calibration_is_part_of_the_model(tmp_path: Path, promise: Promise |
         else:
             assert loaded.predict(image, promise=True).labels == (prediction.labels if covered else [])
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
-    assert "sigmoid((logit + 0.70) / 1.70), fitted on 200 held-out" in card and ("Promise" in card) == bool(promise)
+    assert "sigmoid((logit + 0.70) / 1.70), fitted on 200 held-out" in card
+    assert "**Promise.**" in card and ("The model promises nothing" in card) == (promise is None)
 
 
 def test_models_without_a_calibration_load_as_before(copy: Path) -> None:

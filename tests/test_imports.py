@@ -40,7 +40,18 @@ USES: dict[str, set[str]] = {
     "predictions": {"calibration", "data", "evaluate.headline", "methods"},
     "latents": {"data", "files", "methods", "version"},
     "training": {"backbones", "bcos", "data", "directory", "errors", "files", "machines", "methods"},
-    "explain": {"backbones", "bcos", "data", "directory", "errors", "methods", "predictions", "supports", "version"},
+    "explain": {
+        "backbones",
+        "bcos",
+        "calibration",
+        "data",
+        "directory",
+        "errors",
+        "methods",
+        "predictions",
+        "supports",
+        "version",
+    },
 }
 for above_settings in ("backbones", "methods", "supports", "data", "directory", "predictions", "training", "explain"):
     USES[above_settings].add("settings")
@@ -62,7 +73,7 @@ USES["predictor"] = {
 USES["model"] = set(USES) - {"distill"}
 USES["fitting"] = {"calibration", "card", "data", "directory", "errors", "machines", "model", "training"}
 USES["fitting"] |= {"evaluate.headline", "predictions", "settings", "supports"}
-USES["run"] = {"data", "directory", "errors"}
+USES["run"] = {"card", "data", "directory", "errors"}
 USES["evaluate"] = set(USES)
 USES["clinic"] = set(USES)
 USES["report"] = set(USES)

@@ -3,11 +3,13 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sic
+from sic.calibration import Calibration
 from sic.clinic import Clinic
 from sic.data.dataset import Box, ImageData, Sample
 from sic.directory import RUN, read_config
@@ -38,6 +40,18 @@ def test_validation_images_that_nothing_was_chosen_on_are_a_fair_test() -> None:
     found = held_out(data(train=[ONE], val=[TWO]), ["a", "b", "c"], ["1"])  # the run held the first one out itself
     assert found == HeldOut("validation images of birds", None, [TWO])
     assert held_out(data(train=[ONE], val=[TWO]), ["a", "b", "c"], ["2"]).caution == CHOSEN_ON
+
+
+def test_the_caution_says_what_the_validation_images_decided(model: Path) -> None:
+    plain = read_config(model)[0]
+    trained = replace(plain, training={"recipe": "paper", "epochs": 4, "check_every": 1, "best_epoch": 2})
+    fitted = replace(plain, calibration=Calibration(2.0, images=60))
+    cautions = [Run(model, config).held_out(Run(model, config).open()).caution for config in (plain, trained, fitted)]
+    assert cautions == [
+        None,
+        "The best epoch was chosen on these images: expect less on new ones.",
+        "The probabilities were fitted on these images: expect less on new ones.",
+    ]
 
 
 def test_labels_are_the_models() -> None:
@@ -107,7 +121,8 @@ def test_its_own_data_and_other_data(model: Path, tmp_path: Path) -> None:
     assert run.is_own(own) and run.is_own(run.open_other(tmp_path / "images"))
     assert not run.is_own(run.open_other(draw(tmp_path / "others", images=3)))
     judged = run.held_out(own)
-    assert [sample.id for sample in judged.samples] == run.record["validation"] and judged.caution == CHOSEN_ON
+    assert [sample.id for sample in judged.samples] == run.record["validation"]
+    assert judged.caution is None  # nothing was chosen, and no probabilities were fitted
     assert len(run.held_out(own, 3).samples) == 3
     assert run.cut([tmp_path / "x.png"]) == [tmp_path / "x.png"]
 

@@ -1,8 +1,9 @@
 """Probabilities that can be taken at their word, and a promise about answers: both fitted on held-out images.
 
 `probability = sigmoid((logit - threshold) / temperature)`. Both numbers are fitted after training, one pair for the
-whole model; they change no logit, no evidence and no explanation. Where classes compete (`--loss ce`) the softmax takes
-the temperature alone.
+whole model; they change no logit, no evidence and no explanation. With single labels, all classes but the nearest one
+have a higher threshold: with the same score they are true less often. Where classes compete (`--loss ce`) the softmax
+takes the temperature alone.
 """
 
 import math
@@ -68,27 +69,50 @@ class Calibration:
     images: int = 0
     """Held-out images that it was fitted on."""
     promise: Promise | None = None
+    others: float | None = None
+    """The threshold of the classes that are not the nearest one, at least `threshold`; None: the same."""
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise ValueError(f"the temperature of probabilities must be above 0, not {self.temperature}")
+        if self.others is not None and not self.threshold <= self.others < math.inf:
+            raise ValueError(f"other classes need a threshold of at least {self.threshold}, not {self.others}")
 
-    def formula(self, loss: Loss, digits: int | None = None) -> str:
-        """How probabilities follow from the logits; `digits`: after the point, by default all of them.
+    def limit(self, nearest: bool = True) -> float:
+        """The logit with a probability of 50 %, for the class with the highest logit or for another one."""
+        return self.threshold if nearest or self.others is None else self.others
+
+    def formula(self, loss: Loss, digits: int | None = None, nearest: bool = True) -> str:
+        """How probabilities follow from the logits.
+
+        Args:
+            loss: Decides whether classes compete.
+            digits: After the point; by default all of them.
+            nearest: Whether it is about the class with the highest logit.
 
         >>> Calibration().formula("bce"), Calibration(2.0, -0.5).formula("bce", 2), Calibration(2.0).formula("ce")
         ('sigmoid(logit)', 'sigmoid((logit + 0.50) / 2.00)', 'softmax(logits / 2.0)')
         """
-        numbers = (self.temperature, abs(self.threshold))
+        limit = self.limit(nearest)
+        numbers = (self.temperature, abs(limit))
         temperature, shift = (repr(number) if digits is None else f"{number:.{digits}f}" for number in numbers)
         if loss == "ce":
             return "softmax(logits)" if self.temperature == 1 else f"softmax(logits / {temperature})"
-        if (self.temperature, self.threshold) == (1, 0):
+        if (self.temperature, limit) == (1, 0):
             return "sigmoid(logit)"
-        return f"sigmoid((logit {'+' if self.threshold < 0 else '-'} {shift}) / {temperature})"
+        return f"sigmoid((logit {'+' if limit < 0 else '-'} {shift}) / {temperature})"
+
+    def formulas(self, loss: Loss) -> str:
+        """The rounded formula of all classes in words.
+
+        >>> Calibration(2.0, -0.5, others=1.5).formulas("bce")
+        'sigmoid((logit + 0.50) / 2.00) for the nearest class and sigmoid((logit - 1.50) / 2.00) for the others'
+        """
+        near, other = (self.formula(loss, 2, nearest) for nearest in (True, False))
+        return near if near == other else f"{near} for the nearest class and {other} for the others"
 
     def scores(self, logits: Tensor, loss: Loss) -> Tensor:
-        """Of N×C logits: the log odds of the probabilities, 0 at 50 %."""
+        """Of N×C logits: the log odds of the probabilities, 0 at 50 %; of every class as if it were the nearest one."""
         if loss == "bce":
             return (logits - self.threshold) / self.temperature
         return torch.logit(self.probabilities(logits.double(), loss), eps=1e-12).float()
@@ -96,7 +120,11 @@ class Calibration:
     def probabilities(self, logits: Tensor, loss: Loss) -> Tensor:
         """Of N×C logits: sigmoids, or a softmax where the classes compete."""
         if loss == "bce":
-            return self.scores(logits, loss).sigmoid()
+            scores = self.scores(logits, loss)
+            if self.others is not None:
+                further = logits < logits.amax(dim=1, keepdim=True)
+                scores = scores - further * ((self.others - self.threshold) / self.temperature)
+            return scores.sigmoid()
         return (logits / self.temperature).softmax(dim=1)
 
 
@@ -119,7 +147,8 @@ def calibrated(
         logits: N×C.
         targets: N×C, 0 or 1; NaN where an image is unsure about a class.
         loss: Decides whether classes compete.
-        single: Whether an image has one label. Then the nearest class of an image, its answer, counts most (`OTHERS`).
+        single: Whether an image has one label. Then the nearest class of an image, its answer, counts most (`OTHERS`),
+            and the other classes have a threshold of their own.
         lowest: The logit of a class without evidence. The threshold stays above the middle between it and 0: no
             evidence must never be a yes.
 
@@ -139,20 +168,22 @@ def calibrated(
     temperature, threshold = _platt(*(part[counts].numpy() for part in (logits, targets, weights)))
     if lowest is not None:
         threshold = max(threshold, lowest / 2)
-    return Calibration(temperature, threshold, len(logits))
+    others = None
+    if single and logits.shape[1] > 1:
+        counts &= logits < logits.amax(dim=1, keepdim=True)
+        others = _shifted(logits[counts].numpy(), targets[counts].numpy(), temperature, threshold)
+    return Calibration(temperature, threshold, len(logits), others=others)
 
 
 def _platt(scores: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
     """Temperature and threshold by logistic regression on weighted yes-or-no questions (Platt 1999).
 
-    His targets, (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), keep the temperature finite where every answer is right.
+    Its targets, (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), keep the temperature finite where every answer is right.
     """
     from scipy.optimize import minimize
     from scipy.special import expit
 
-    positive = truth > 0.5
-    number = float(weights[positive].sum()), float(weights[~positive].sum())
-    wanted = np.where(positive, (number[0] + 1) / (number[0] + 2), 1 / (number[1] + 2))
+    wanted = _smoothed(truth, weights)
     scale = max(float(np.abs(scores).mean()), 1e-6)
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -165,6 +196,27 @@ def _platt(scores: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> tuple[
     limits = [(math.log(scale / HOTTEST), math.log(scale * HOTTEST)), (None, None)]
     slope, shift = minimize(loss, np.array([math.log(scale), 0.0]), jac=True, method="L-BFGS-B", bounds=limits).x
     return scale / math.exp(slope), -shift * scale / math.exp(slope)
+
+
+def _shifted(scores: np.ndarray, truth: np.ndarray, temperature: float, lowest: float) -> float:
+    """The threshold of yes-or-no questions with the highest likelihood, at least `lowest`; the temperature is given."""
+    from scipy.optimize import brentq
+    from scipy.special import expit
+
+    wanted = _smoothed(truth, np.ones_like(truth))
+
+    def excess(threshold: float) -> float:
+        return float((expit((scores - threshold) / temperature) - wanted).sum())
+
+    highest = float(scores.max(initial=lowest)) + temperature * math.log(2 * (len(scores) + 2) ** 2)
+    return brentq(excess, lowest, highest) if excess(lowest) > 0 else lowest
+
+
+def _smoothed(truth: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The targets of Platt (1999) for yes-or-no questions with weights."""
+    positive = truth > 0.5
+    number = float(weights[positive].sum()), float(weights[~positive].sum())
+    return np.where(positive, (number[0] + 1) / (number[0] + 2), 1 / (number[1] + 2))
 
 
 def _softmax_temperature(logits: Tensor, targets: Tensor) -> float:

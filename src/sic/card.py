@@ -9,6 +9,7 @@ from sic.evaluate.headline import Headline
 from sic.evaluate.metrics import ACCURACY
 from sic.methods import METHODS
 
+NO_PROMISE = "The model promises nothing about its answers on new images."
 USE = """```python
 import sic
 
@@ -45,11 +46,13 @@ def model_card(config: dict[str, Any]) -> str:
     calibration = calibration_from_json(config["calibration"])
     if calibration.images:
         parts.append(
-            f"**Probabilities** are {calibration.formula(config['loss'], 2)}, fitted on {calibration.images} held-out "
+            f"**Probabilities** are {calibration.formulas(config['loss'])}, fitted on {calibration.images} held-out "
             "images after training. Scores and explanations are those of the model as trained."
         )
     if calibration.promise is not None:
         parts.append(f"**Promise.** {calibration.promise} `sic predict --promise` gives only these answers.")
+    elif config["task"] == "single":
+        parts.append(f"**Promise.** {NO_PROMISE}")
     if kind.by_similarity:
         parts.append("If no class reaches a probability of 0.5, there is no similar case: do not use the prediction.")
     if kind.with_supports:
@@ -111,6 +114,15 @@ def validation_note(training: Mapping[str, Any], calibrated: int, edited: bool =
     return f"{before and before + ' and '}{decided[-1]} on these images" if decided else None
 
 
+def caution(note: str | None) -> str | None:
+    """A sentence from `validation_note`.
+
+    >>> caution("the probabilities were fitted on these images")
+    'The probabilities were fitted on these images: expect less on new ones.'
+    """
+    return f"{note[0].upper()}{note[1:]}: expect less on new ones." if note else None
+
+
 def images_of(split: str) -> str:
     """The images of a split of a model's figures, in words.
 
@@ -126,7 +138,7 @@ def _line(figures: dict[str, Any]) -> str:
     known = [metric for metric in ACCURACY if isinstance(figures.get(metric.key), float)]
     metrics = ", ".join(f"{metric.title} {metric.text(figures[metric.key])}" for metric in known)
     images = f" ({figures['images']} images)" if "images" in figures else ""
-    note = f"; {figures['note']}" if figures.get("note") else ""
-    headline = Headline.of(figures)
-    start = "" if headline is None else f"{headline.sentence} If every image had to be answered: "
-    return f"{start}{metrics}{images}{note}"
+    headline, expected = Headline.of(figures), caution(figures.get("note"))
+    start = "" if headline is None else f"{headline.sentence} "
+    start += f"{expected} " if expected else ""
+    return f"{start}{'If every image had to be answered: ' if headline else ''}{metrics}{images}"

@@ -126,6 +126,7 @@ def metadata(model: Model, outputs: Sequence[str]) -> dict[str, Any]:
         },
         "outputs": {name: MEANINGS[name] for name in outputs},
         "probabilities": classifier.calibration.formula(classifier.loss),
+        "probabilities_of_other_classes": classifier.calibration.formula(classifier.loss, nearest=False),
     }
     if isinstance(classifier, SIC):
         about |= {"temperature": classifier.temperature, "b": classifier.b}

@@ -237,8 +237,7 @@ class Model(Predictor):
             matches=matches or versus is not None,
         )
         result = []
-        answers, calibration = self.answers(answered.logits), self.classifier.calibration
-        formula = calibration.formula(self.classifier.loss, 2) if calibration.images else None
+        answers = self.answers(answered.logits)
         for row, (view, parts) in enumerate(zip(answered.images, explained, strict=True)):
             result.append(
                 Explanation(
@@ -254,10 +253,9 @@ class Model(Predictor):
                     self.config.method,
                     None if versus is None else parts[1].name,
                     versus is not None and parts[1].name != versus,
-                    calibration.threshold,
+                    self.classifier.calibration,
                     bool(answers.promised[row]),
                     self.classifier.loss == "ce",
-                    formula,
                 )
             )
         return result

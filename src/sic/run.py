@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sic.card import caution, validation_note
 from sic.data import ImageData, Sample
 from sic.data import open as open_data
 from sic.data.boxes import NoBoxes
@@ -59,6 +60,8 @@ class Run:
     def __init__(self, folder: Path, config: Config, hint: str = "--data PATH") -> None:
         """`hint`: how the user can say where the images are; part of every refusal."""
         self.folder, self.classes, self.card, self.hint = folder, config.classes, config.data, hint
+        self.caution = caution(validation_note(config.training, config.calibration.images, bool(config.edits)))
+        """What keeps the validation images from being a fair test."""
         self.record: dict[str, Any] = read_run(folder) if (folder / RUN).is_file() else {}
         """`run.json`; empty for a model that was copied without it."""
 
@@ -111,7 +114,7 @@ class Run:
     def held_out(self, data: ImageData, limit: int | None = None) -> HeldOut:
         """The fairest images of some data to judge the model by, at most `limit`."""
         chosen_on = self.record.get("validation", []) if self.is_own(data) else []
-        images = held_out(data, self.classes, chosen_on)
+        images = held_out(data, self.classes, chosen_on, self.caution)
         samples = [images.samples[row] for row in spread(len(images.samples), limit)]
         known = self.copies if self.is_own(data) else ()
         return _with_copies(replace(images, samples=samples), dict.fromkeys(known))
@@ -191,11 +194,17 @@ def kind_of_images(name: str) -> str:
     return name.partition(" of ")[0]
 
 
-def held_out(data: ImageData, classes: Sequence[str], validation: Sequence[str] = ()) -> HeldOut:
+def held_out(
+    data: ImageData, classes: Sequence[str], validation: Sequence[str] = (), caution: str | None = CHOSEN_ON
+) -> HeldOut:
     """Test images; else validation images; else all there are.
 
-    `validation`: ids that the model was chosen on. Where those are training images that it held out itself, the data's
-    own validation images are as good as test images.
+    Args:
+        data: Labelled images.
+        classes: Of the model.
+        validation: Ids of its validation images. Where those are training images that it held out itself, the data's
+            own validation images are as good as test images.
+        caution: What keeps the validation images from being a fair test.
     """
     known = set(validation)
     everything = [sample for samples in data.splits.values() for sample in samples]
@@ -204,11 +213,11 @@ def held_out(data: ImageData, classes: Sequence[str], validation: Sequence[str] 
     unseen = bool(val and own) and not any(sample.id in known for sample in val)
     choices = [
         ("test images", None, data.splits.get("test", [])),
-        ("validation images", None if unseen else CHOSEN_ON, val or own),
+        ("validation images", None if unseen else caution, val or own),
         ("images", SEEN, everything),
     ]
-    name, caution, samples = next(choice for choice in choices if choice[2])
-    return HeldOut(f"{name} of {data.name}", caution, _relabelled(samples, data, classes))
+    name, known_caution, samples = next(choice for choice in choices if choice[2])
+    return HeldOut(f"{name} of {data.name}", known_caution, _relabelled(samples, data, classes))
 
 
 def _with_copies(images: HeldOut, copies: Mapping[str, str | None]) -> HeldOut:

@@ -17,7 +17,7 @@ from sic.data import open as open_data
 from sic.data.images import Preprocessing
 from sic.data.layouts.funnybirds import write_funnybirds
 from sic.data.loading import view_batches
-from sic.directory import RUN, Config, build
+from sic.directory import CONFIG, RUN, Config, build
 from sic.errors import SicError
 from sic.model import Model
 from sic.supports import Support
@@ -123,8 +123,11 @@ def test_images_that_training_held_out(model: Path, birds: Path, tmp_path: Path)
     ids = [sample.id for sample in open_data(root).splits["train"]][:3]
     where = {"where": str(root.resolve()), "layout": None, "group": None}
     (copy / RUN).write_text(json.dumps({"data": {"opened_with": where}, "validation": ids, "train": []}))
+    content = json.loads((copy / CONFIG).read_text())
+    content["training"] |= {"recipe": "scratch", "epochs": 4, "check_every": 2, "best_epoch": 2}
+    (copy / CONFIG).write_text(json.dumps(content))
     found = run_json("evaluate", copy, "--only", "accuracy")
-    assert found["images"] == 3 and "selected on these" in found["caution"]
+    assert found["images"] == 3 and found["caution"].startswith("The best epoch was chosen on these images")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sic.calibration import Calibration
 from sic.explain import Explanation
 from sic.explain.explanation import explain_answers
 from sic.explain.html import shared_page
@@ -57,7 +58,7 @@ def test_steps_add_up_to_the_score(sure: SIC, unsure: SIC, number: int) -> None:
         low, high = span([*bars, score])
         assert low <= explanation.bias and high >= max(0, part.logit)
         assert verdict(explanation, part) == ("above 0: yes" if part.logit >= 0 else "below 0: no")
-        assert "0.00" not in verdict(replace(explanation, threshold=-0.004), part)
+        assert "0.00" not in verdict(replace(explanation, calibration=Calibration(threshold=-0.004)), part)
 
 
 def test_a_long_name_beside_a_bar_is_wrapped_not_cut(sure: SIC, tmp_path: Path) -> None:

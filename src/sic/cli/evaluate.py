@@ -172,7 +172,7 @@ def _values(title: str, metrics: Sequence[Metric], values: Mapping[str, Any]) ->
 
 
 def _accuracy(found: Mapping[str, Any]) -> Table:
-    return _values("Accuracy and calibration", ACCURACY, found)
+    return _values("Accuracy and calibration, if every image had to be answered", ACCURACY, found)
 
 
 def _classes(rows: list[dict[str, Any]]) -> Table:

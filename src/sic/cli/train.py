@@ -91,6 +91,7 @@ def run(
 
 def summarise(result: dict[str, Any]) -> None:
     """Print the result for people."""
+    from sic.card import caution
     from sic.data.labels import SCORE_NAMES
     from sic.evaluate.headline import Headline, without_copies
     from sic.methods import METHODS
@@ -99,11 +100,12 @@ def summarise(result: dict[str, Any]) -> None:
     measured = result["measured_on"]
     figures = result["figures"][measured]
     more = f"; every label is correct in {figures['exact_match']:.1%} of them" if score == "map" else ""
-    more += f" ({figures['note']})" if figures.get("note") else ""
+    expected = caution(figures.get("note"))
     headline = Headline.of(figures)
     assert headline is not None  # this version has just measured it
     OUT.print(
         headline.sentence,
+        *([expected] if expected else []),
         f"If every image had to be answered: {SCORE_NAMES[score].lower()} {result[score]:.1%} on {figures['images']} "
         f"{measured} images{more}.",
         *without_copies(result["figures"].get(f"{measured}_without_copies")),

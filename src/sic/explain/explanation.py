@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sic.calibration import Calibration
 from sic.explain.contributions import support_contributions, support_image
 from sic.explain.matches import Matches, combined, find_matches
 from sic.methods import SIC, Answered, Classifier, Contributions
@@ -128,14 +129,16 @@ class Explanation:
     """The class that the first one is compared with."""
     next_best: bool = False
     """Whether `versus` is the next best class because the best one itself was asked for."""
-    threshold: float = 0.0
-    """The score with a probability of 50 %, where classes do not compete (see `sic.calibration`)."""
+    calibration: Calibration = Calibration()
+    """How scores become probabilities."""
     promised: bool = False
     """Whether the promise of the model covers the answer (see `Model.promise`)."""
     exclusive: bool = False
     """Whether classes compete: probabilities are then a softmax of all scores and add up to 1."""
-    formula: str | None = None
-    """How probabilities follow from logits, if that was fitted on held-out images (see `sic.calibration`)."""
+
+    def limit(self, explained: ClassExplanation) -> float:
+        """The score with which the class of `explained` has a probability of 50 %, where classes do not compete."""
+        return self.calibration.limit(explained.name == self.nearest)
 
     @property
     def contrast(self) -> list[Difference]:

@@ -107,7 +107,9 @@ def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained
 def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> None:
     """The sum behind the score as a waterfall."""
     bars = steps(explanation, explained)
+    limit = explanation.limit(explained)
     low, high = span(bars)
+    low, high = min(low, limit), max(high, limit)
     length = high - low
     for position, bar in enumerate(bars):
         if bar.case is not None and bar.case.matches is not None:
@@ -117,6 +119,9 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
         place = bar.high + 0.02 * length
         axes.text(place, position, f"{bar.value:+.2f}", va="center", fontsize=9, bbox=PAPER)
     axes.axvline(0, color=INK, linewidth=0.8, zorder=0.5)
+    if abs(limit) >= 0.005:
+        axes.axvline(limit, color=INK, linewidth=0.8, linestyle=":", zorder=0.5)
+        axes.text(limit, -0.5, "50 %", ha="center", va="bottom", fontsize=8, color=GREY)
     axes.set_xlim(low - 0.02 * length, high + 0.24 * length)
     axes.set_yticks(range(len(bars)), [_label(bar) for bar in bars], fontsize=9)
     axes.invert_yaxis()
@@ -124,12 +129,11 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
         axes.set_ylim(2.5, -0.5)  # a single bar need not be as thick
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_title(
-        f"{explained.name}: score {explained.logit:+.2f}, probability {percent(explained.probability)} "
-        f"({verdict(explanation, explained).removeprefix('probability ')})",
-        fontsize=10,
-        loc="left",
-    )
+    words, probability = verdict(explanation, explained), f"probability {percent(explained.probability)}"
+    by_score = not words.startswith("probability ")
+    told = f" ({words}), {probability}" if by_score else f", {probability} ({words.removeprefix('probability ')})"
+    pad = 12 if abs(limit) >= 0.005 else None
+    axes.set_title(f"{explained.name}: score {explained.logit:+.2f}{told}", fontsize=10, loc="left", pad=pad)
     box, indent = axes.get_position(), LABELS / axes.figure.get_figwidth()  # type: ignore[union-attr]
     axes.set_position((box.x0 + indent, box.y0 + 0.12 * box.height, box.width - indent - 0.02, box.height * 0.8))
 

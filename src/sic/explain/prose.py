@@ -66,13 +66,20 @@ def read(explanation: Explanation) -> str:
             sentences += _class_sentences(explanation, explained)
         else:
             sentences += [*_other_method(explained, METHODS[explanation.method]), _where(explained.contributions.maps)]
-    if explanation.formula is not None:
-        formula = explanation.formula.replace("logit", "score")
-        sentences.append(f"A score becomes a probability by {formula}, which was fitted on held-out images.")
+    if explanation.calibration.images:
+        sentences.append(_probability(explanation))
     sentences += _competition(explanation)
     sentences += _contrast_sentences(explanation)
     complete = METHODS[explanation.method].complete
     return " ".join([*sentences, _checked(explanation) if complete else _missing(explanation.residual)])
+
+
+def _probability(explanation: Explanation) -> str:
+    """How the score of the first class becomes a probability."""
+    nearest = explanation.classes[0].name == explanation.nearest
+    formula = explanation.calibration.formula("ce" if explanation.exclusive else "bce", 2, nearest)
+    whose = "A score" if nearest else "The score of a class that is not the nearest one"
+    return f"{whose} becomes a probability by {formula.replace('logit', 'score')}, which was fitted on held-out images."
 
 
 def within(residual: float) -> str | None:

@@ -77,9 +77,10 @@ def span(bars: Sequence[Step]) -> tuple[float, float]:
 def verdict(explanation: Explanation, explained: ClassExplanation) -> str:
     """Whether a class is a yes, and by which limit."""
     # With a softmax, no score has a probability of 50 % whatever the others are.
-    by_score = METHODS[explanation.method].by_similarity and explained.yes == (explained.logit >= explanation.threshold)
-    threshold = round(explanation.threshold, 2)
-    score = "0" if threshold == 0 else f"{threshold:.2f}".replace("-", "−")
+    exact = explanation.limit(explained)
+    by_score = METHODS[explanation.method].by_similarity and explained.yes == (explained.logit >= exact)
+    rounded = round(exact, 2)
+    score = "0" if rounded == 0 else f"{rounded:.2f}".replace("-", "−")
     what, limit = ("", score) if by_score else ("probability ", "50 %")
     return f"{what}above {limit}: yes" if explained.yes else f"{what}below {limit}: no"
 
@@ -123,6 +124,7 @@ def _class_json(explanation: Explanation, explained: ClassExplanation, maps: boo
         "logit": explained.logit,
         "probability": explained.probability,
         "verdict": verdict(explanation, explained),
+        "limit": explanation.limit(explained),
         "pixels": contributions.maps.sum().item(),
         "constant": contributions.constant.item(),
         "residual": contributions.residual.item(),

@@ -51,17 +51,17 @@ class Confusion:
 def select(predictions: Predictions, number: int, seed: int = 0) -> Selection:
     """Up to `number` examples of each kind, from as many classes as possible, and no image twice.
 
-    An answer is the predicted class of an image (single), or each class of an image that is found or missed (multi).
-    Correct answers are drawn at random, because the best ones would flatter the model; wrong answers are the most
-    confident ones; uncertain answers are those closest to 50 %.
+    An answer is the predicted class of an image that has a similar case (single), or each class of an image that is
+    found or missed (multi). Correct answers are drawn at random, because the best ones would flatter the model; wrong
+    answers are the most confident ones; uncertain answers are those closest to 50 %, on either side.
     """
     samples, scores = predictions.samples, predictions.scores
     if predictions.task == "single":
-        answers = [(row, label) for row, label in enumerate(predictions.nearest.tolist())]
-        right = {answer for answer, good in zip(answers, predictions.right.tolist(), strict=True) if good}
-        strength = scores.max(dim=1).values
-        surest = [answers[row] for row in strength.argsort(descending=True).tolist()]
-        limit = [answers[row] for row in strength.abs().argsort().tolist()]
+        nearest = [(row, label) for row, label in enumerate(predictions.nearest.tolist())]
+        strength, answered = scores.max(dim=1).values, predictions.similar_case
+        right = {nearest[row] for row in (predictions.right & answered).nonzero()[:, 0].tolist()}
+        surest = [nearest[row] for row in strength.argsort(descending=True).tolist() if answered[row]]
+        limit = [nearest[row] for row in strength.abs().argsort().tolist()]
     else:
         truth, counts = split_targets(predictions.targets)
         found = predictions.answers & counts

@@ -108,7 +108,7 @@ class Page:
     @property
     def formula(self) -> str:
         """How probabilities follow from scores."""
-        return calibration_from_json(self.config["calibration"]).formula(self.config["loss"], 2)
+        return calibration_from_json(self.config["calibration"]).formulas(self.config["loss"])
 
     @property
     def has_pictures(self) -> bool:
@@ -200,8 +200,9 @@ def _rows(overview: Overview, predictions: Predictions | None, confused: Sequenc
     precisions: dict[str, float | None] = {}
     if predictions is not None:
         truth = predictions.targets == 1
-        # If several answers are correct, any of them counts.
-        said = predictions.answers if predictions.task == "multi" else predictions.right[:, None]
+        # If several answers are correct, any of them counts; without a similar case there is no answer.
+        answered = predictions.similar_case[:, None]
+        said = predictions.answers if predictions.task == "multi" else predictions.right[:, None] & answered
         images = truth.sum(dim=0).tolist()
         found = (truth & said).sum(dim=0).tolist()
         precisions = predictions.quality.get("average_precision", {})

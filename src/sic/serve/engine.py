@@ -8,8 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sic.calibration import Promise
-from sic.card import terms_of
+from sic.card import NO_PROMISE, caution, terms_of
 from sic.data.dataset import Sample
 from sic.evaluate.headline import quality_lines
 from sic.explain import Explanation, make_overview
@@ -71,16 +70,18 @@ class HeldOutImages:
         return places, model.predictions_of(known, latents.of([sample.id for sample in known]))
 
 
-def quality(figures: Mapping[str, Any], promise: Promise | None = None) -> dict[str, Any] | None:
-    """How good a model is on its test images, or else on its validation images, in words; None if it is not known."""
+def quality(figures: Mapping[str, Any], promise: str | None = None) -> dict[str, Any] | None:
+    """How good a model is on its test images, or else on its validation images, in words, and what it promises; None if
+    it is not known."""
     split = next((split for split in ("test", "validation") if split in figures), None)
     if split is None:
         return None
-    note = figures[split].get("note")
-    caution = f"{note[0].upper()}{note[1:]}: expect less on new ones." if note else None
-    lines = quality_lines(figures[split], figures.get(f"{split}_without_copies"))
-    lines += [] if promise is None else [str(promise)]
-    return {"kind": figures[split].get("name", f"{split} images"), "lines": lines, "caution": caution}
+    return {
+        "kind": figures[split].get("name", f"{split} images"),
+        "lines": quality_lines(figures[split], figures.get(f"{split}_without_copies")),
+        "caution": caution(figures[split].get("note")),
+        "promise": promise,
+    }
 
 
 class Engine:
@@ -118,7 +119,7 @@ class Engine:
             "temperature": config.temperature,
             "supports": len(self.model.supports),
             "figures": config.figures,
-            "quality": quality(config.figures, config.calibration.promise),
+            "quality": quality(config.figures, self._promise()),
             "promise": None if config.calibration.promise is None else str(config.calibration.promise),
             "threshold": config.calibration.threshold,
             "floor": self._floor(),
@@ -133,11 +134,16 @@ class Engine:
             },
         }
 
+    def _promise(self) -> str | None:
+        """The promise of the model in words, or that it makes none; None for several labels, where there is none."""
+        promise = self.model.config.calibration.promise
+        return str(promise) if promise is not None else NO_PROMISE if self.model.config.task == "single" else None
+
     def _floor(self) -> float:
-        """The probability of a class without any evidence."""
+        """The probability of a class without any evidence, where there is some for another class."""
         classifier = self.model.classifier
-        nothing = torch.full((1, 1), classifier.bias, dtype=torch.float64)
-        return classifier.probabilities(nothing).item() if classifier.loss == "bce" else 0.0
+        beside_another = torch.tensor([[classifier.bias, classifier.bias + 1]], dtype=torch.float64)
+        return classifier.probabilities(beside_another)[0, 0].item() if classifier.loss == "bce" else 0.0
 
     def predict(self, names: Sequence[str], views: Sequence[Tensor], promise: bool = False) -> list[dict[str, Any]]:
         """Classify images; `promise` as in `Model.predict`."""

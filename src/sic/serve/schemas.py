@@ -93,6 +93,10 @@ class ClassExplanation(BaseModel):
     logit: float = Field(description="The score.", examples=[3.52])
     probability: float = Field(examples=[0.97])
     verdict: str = Field(examples=["above 0: yes"])
+    limit: float = Field(
+        description="The score with which this class has a probability of 50 %, where classes do not compete.",
+        examples=[0.0],
+    )
     pixels: float = Field(description="Sum of `map`.", examples=[5.92])
     constant: float = Field(
         description="The part that does not depend on the image: the bias and positional codes.", examples=[-2.4]
@@ -202,11 +206,15 @@ class Description(BaseModel):
     exclusive: bool = Field(description="Whether probabilities add up to 1; otherwise each class is judged by itself.")
     bias: float = Field(examples=[-2.4])
     floor: float = Field(description="The probability of a class without any evidence.", examples=[0.083])
-    threshold: float = Field(description="The score with a probability of 50 %.", examples=[0.0])
+    threshold: float = Field(
+        description="The score with which the nearest class has a probability of 50 %.", examples=[0.0]
+    )
     temperature: float = Field(examples=[1.0])
     supports: int = Field(description="The number of cases; 0 for a method without cases.", examples=[36])
     figures: dict[str, Any] = Field(description="Metrics on images that it was not trained on.")
-    quality: dict[str, Any] | None = Field(description="The same in words: `kind` of images, `lines`, `caution`.")
+    quality: dict[str, Any] | None = Field(
+        description="The same in words: `kind` of images, `lines`, `caution`, and `promise`, or that there is none."
+    )
     promise: str | None = Field(description="What the model promises about mistakes; null if it makes no promise.")
     terms: str | None = Field(description="The terms of the weights that the model started from.")
     tests: dict[str, Any] | None = Field(

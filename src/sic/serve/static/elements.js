@@ -50,6 +50,7 @@ export function qualityWords({ quality }) {
     make("p", { textContent: `On ${quality.kind}:` }),
     make("ul", {}, ...quality.lines.map((line) => make("li", { textContent: unbroken(line) }))),
     quality.caution ? make("p", { className: "soft", textContent: quality.caution }) : "",
+    quality.promise ? make("p", { textContent: quality.promise }) : "",
   ];
 }
 

@@ -28,7 +28,8 @@ export function legend(meaning = "blue lowers the score, red raises it") {
 }
 
 /** The sum behind the score as bars; the server names the steps. */
-function steps(explained, { bias, threshold }) {
+function steps(explained, { bias }) {
+  const threshold = explained.limit;
   let sum = 0;
   const bars = explained.steps.map((step) => {
     const from = step.kind === "score" ? 0 : sum;

@@ -132,7 +132,7 @@ async function show() {
   current.gone?.abort();  // what was shown before need not follow the pointer any more
   current.gone = new AbortController();
   const context = {
-    signal: current.gone.signal, region, image, touch, size: answer.size, bias: answer.bias, threshold: described.threshold,
+    signal: current.gone.signal, region, image, touch, size: answer.size, bias: answer.bias,
     relying: described.tests ? relying : null, kind: described.tests?.kind,
     others: Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]),
     compared: (name) => (shown.length === 2 ? shown.find((other) => other !== name) : null),
