@@ -92,7 +92,10 @@ class Backbone(nn.Module):
         return checkpoint(function, images, use_reentrant=False, context_fn=contexts)
 
     def prepared(self, images: Tensor) -> Tensor:
-        """The input of the network: encoded colours N×6×H×W, or normalised images for a conventional one."""
+        """The input of the network: encoded colours N×6×H×W, or normalised images for a conventional one. On a CPU, its
+        layout is that of the fastest convolutions (results/cpu.json); training chooses for itself."""
+        if images.device.type == "cpu":
+            images = images.contiguous(memory_format=torch.channels_last)
         return (images - self.mean) / self.std if self.form == "conventional" else encode_colours(images)
 
     def pooled(self, prepared: Tensor) -> Tensor:
