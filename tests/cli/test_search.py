@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sic.card import models_compared
+from sic.card import caution, models_compared
 from sic.cli import jobs
 from sic.cli.compare import compare
 from sic.cli.console import Talker
@@ -356,7 +356,7 @@ def test_a_winner_without_a_promise_says_what_it_was_chosen_on(tmp_path: Path, c
     after = read_config(folder)[0]
     assert after.training["compared"] == 2
     assert after.figures == with_note(model.config.figures, CHOSEN)
-    assert CHOSEN in (folder / "README.md").read_text()
+    assert str(caution(CHOSEN)) in (folder / "README.md").read_text()
 
 
 def test_undo_restores_no_promise_that_a_search_has_ended(tmp_path: Path, colours: Path) -> None:
