@@ -5,9 +5,9 @@
 `explain_cold`, `predict_cold`: seconds of `sic explain photos-small IMAGE` (`sic predict`) in a new process, beside a
 process that imports torch and torchvision and nothing else. `embed`: images/s of the small network for photographs and
 of a conventional network of the same shape. `step`: images/s forward and backward, without an optimiser. `explain`: one
-explanation in forward passes of that conventional network on one image. Both have channels-last inputs, as `sic` has them
-on a CPU. `embed_variants`: images/s of embedding with bfloat16, contiguous inputs and torch.compile. The same of the ResNet50 under `photos`. Medians; adds them to
-results/cpu.json.
+explanation in forward passes of that conventional network on one image. Both have channels-last inputs, as `sic` has
+them on a CPU. `embed_variants`: images/s of embedding with bfloat16, contiguous inputs and torch.compile. The same of
+the ResNet50 under `photos`. Medians; adds them to results/cpu.json.
 """
 
 import argparse
