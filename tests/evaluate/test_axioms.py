@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sic import backbones
 from sic.evaluate import axioms
-from sic.evaluate.axioms import Check, as_json
+from sic.evaluate.checks import Check, as_json
 from sic.evaluate.probe import Probe
 from sic.evaluate.verification import measure
 from sic.methods import SIC, Contributions
@@ -99,7 +99,7 @@ def test_untrained_models_pass_every_check(backbone: str, b: float) -> None:
     assert failed({axiom.name: axiom for axiom in result}) == set()
     checks = {axiom.name: axiom.checks for axiom in result}
     assert checks["completeness"] == 3 * 3 and checks["linearity"] == 2 * 3 and checks["symmetry"] == 2
-    assert checks["implementation invariance"] == 2 * 5
+    assert checks["implementation invariance"] == 2 * 6
     assert 12 <= checks["sensitivity"] <= 2 * 12  # of 12 rounds with 2 images each
     assert 0.05 < checks["dummy"] / (2 * SIZE * SIZE) < 0.15
     assert done == [("all checks", 1, 2), ("all checks", 2, 2), ("completeness", 1, 1)]
@@ -241,6 +241,15 @@ def test_implementation_invariance_fails_for_a_model_that_minds_the_memory_layou
     assert details["channels-last"] == pytest.approx(1, abs=1e-3) and details["reloaded"] < 1e-3
 
 
+def test_implementation_invariance_fails_for_a_model_that_minds_the_layout_of_images() -> None:
+    class Layout(Changed):
+        def change(self, maps: Tensor, images: Tensor) -> Tensor:
+            return 2 * maps if self.backbone.prepared(images).is_contiguous() else maps
+
+    details = measured(build(kind=Layout))["implementation invariance"].details
+    assert details["contiguous"] == pytest.approx(1, abs=1e-3) and details["reloaded"] < 1e-3
+
+
 def test_linearity_fails_where_evidence_is_explained_otherwise() -> None:
     class Louder(SIC):
         def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
@@ -333,7 +342,9 @@ def test_the_keys_of_the_json() -> None:
     common = {"passed", "worst", "limit", "checks", "wrong_explanation", "wrong_value", "verdict"}
     more = {
         "completeness": {"residual_float32", "residual_float64", "mean_evidence", "input_independent_share"},
-        "implementation_invariance": {"reloaded", "channels-last", "explained alone", "float64", "without weights"},
+        "implementation_invariance": {
+            *("reloaded", "channels-last", "contiguous", "explained alone", "float64", "without weights"),
+        },
         "constant": {"bias_only"},
         "equivariance": {"mirrored", "shuffled"},
         "weights_times_input": {"float32", "float64"},

@@ -7,18 +7,20 @@ import shutil
 import torch
 
 from sic.evaluate.checks import Check
-from sic.evaluate.probe import Probe, explained
+from sic.evaluate.probe import Probe, explained, seen_through
 from sic.evaluate.reference import Compared, apart, as_check, distance, part, score, shows
 from sic.methods import Classifier, Contributions
 
 
 class Implementations:
-    """The channels-last, the reloaded and the float64 model, `Classifier.explain` and explanations without weights (as
-    of whole folders) give the same contributions, and the compiled model gives the same logits."""
+    """The reloaded and the float64 model, both memory layouts (images are channels-last on a CPU, contiguous on a GPU),
+    `Classifier.explain` and explanations without weights (as of whole folders) give the same contributions, and the
+    compiled model gives the same logits."""
 
     def __init__(self, classifier: Classifier, reloaded: Classifier, compiled: bool = True) -> None:
         self.reloaded = reloaded
         self.lasting = copy.deepcopy(classifier).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.contiguous = seen_through(classifier, torch.Tensor.contiguous)
         self.compiled: Classifier | None = None
         if compiled:
             logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns if there is no GPU
@@ -32,6 +34,7 @@ class Implementations:
         others = {
             "reloaded": part(explained(self.reloaded, images, best), 0),
             "channels-last": part(explained(self.lasting, lasting, best), 0),
+            "contiguous": part(explained(self.contiguous, images, best), 0),
             "explained alone": part(classifier.explain(images, best), 0),
             "without weights": part(explained(classifier, images, best, weights=False), 0),
             "float64": part(probe.in_double, (0, 0)),
