@@ -2,8 +2,10 @@
 
     python benchmarks/calibration.py MODEL=TEST/ [MODEL=TEST/ ...] [--draws 1000] [--out results/calibration.json]
 
-For each model: the calibration error on the test images with the probabilities as trained (`before`) and as calibrated
-on its validation images (`after`), the mistakes that are stated with more than 95 %, and what its promise covers there.
+For each model: the calibration error of the answers on the test images, and the Brier score of all classes, with the
+probabilities as trained (`before`), as calibrated on its validation images (`after`), and as calibrated with one
+threshold for all classes (`one_threshold`), the mistakes that are stated with more than 95 %, and what its promise
+covers there.
 
 The promise of one model on one set of images can hold by luck. `draws`: the test images are taken for all images that
 there are, so that the true share of wrong answers is known; the promise is sought on a number of them, drawn at random
@@ -50,7 +52,7 @@ def main() -> None:
 
 
 def examined(predictions: Predictions, calibration: Calibration) -> dict[str, Any]:
-    versions = {"before": Calibration(), "after": calibration}
+    versions = {"before": Calibration(), "one_threshold": replace(calibration, others=None), "after": calibration}
     result: dict[str, Any] = {
         "images": len(predictions),
         "calibration": {"temperature": calibration.temperature, "threshold": calibration.threshold},
@@ -62,6 +64,7 @@ def examined(predictions: Predictions, calibration: Calibration) -> dict[str, An
         sure = seen.probabilities.amax(1) > SURE
         result[name] = {
             "ece": figures["ece"],
+            "brier": (seen.probabilities - predictions.targets).square().sum(dim=1).mean().item(),
             "sure_answers": int(sure.sum()),
             "sure_but_wrong": int((sure & ~seen.right).sum()),
             "headline": figures["headline"]["sentence"],
