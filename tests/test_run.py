@@ -14,7 +14,7 @@ from sic.clinic import Clinic
 from sic.data.dataset import Box, ImageData, Sample
 from sic.directory import RUN, read_config
 from sic.errors import SicError
-from sic.run import CHOSEN_ON, NOT_FOUND, SEEN, HeldOut, ImagesNotFound, Run, held_out
+from sic.run import NOT_FOUND, SEEN, HeldOut, ImagesNotFound, Run, held_out
 from sic.serve.engine import HeldOutImages
 from tests.cli.conftest import Sic, here
 from tests.clinic.colours import draw, make
@@ -24,22 +24,26 @@ def data(**splits: list[Sample]) -> ImageData:
     return ImageData("birds", Path("birds"), "class folders", ("a", "b", "c"), splits)
 
 
+CHOSEN_ON = "The best epoch was chosen on these images: expect less on new ones."
 ONE, TWO = Sample("1", Path("1"), (0,)), Sample("2", Path("2"), (2,), (Box(1, 0, 0, 1, 1, True), Box(2, 0, 0, 1, 1)))
 
 
 def test_the_fairest_images_at_hand() -> None:
     classes = ["a", "b", "c"]
-    assert held_out(data(train=[ONE], test=[TWO]), classes, ["1"]) == HeldOut("test images of birds", None, [TWO])
-    given = held_out(data(train=[ONE], val=[TWO]), classes)
+    assert held_out(data(train=[ONE], test=[TWO]), classes, ["1"], CHOSEN_ON) == HeldOut(
+        "test images of birds", None, [TWO]
+    )
+    given = held_out(data(train=[ONE], val=[TWO]), classes, decided=CHOSEN_ON)
     assert given == HeldOut("validation images of birds", CHOSEN_ON, [TWO])
-    assert held_out(data(train=[ONE, TWO]), classes, ["2"]) == given
-    assert held_out(data(train=[ONE, TWO]), classes) == HeldOut("images of birds", SEEN, [ONE, TWO])
+    assert held_out(data(train=[ONE, TWO]), classes, ["2"], CHOSEN_ON) == given
+    assert held_out(data(train=[ONE, TWO]), classes, (), CHOSEN_ON) == HeldOut("images of birds", SEEN, [ONE, TWO])
 
 
 def test_validation_images_that_nothing_was_chosen_on_are_a_fair_test() -> None:
-    found = held_out(data(train=[ONE], val=[TWO]), ["a", "b", "c"], ["1"])  # the run held the first one out itself
+    # The run held the first one out itself.
+    found = held_out(data(train=[ONE], val=[TWO]), ["a", "b", "c"], ["1"], CHOSEN_ON)
     assert found == HeldOut("validation images of birds", None, [TWO])
-    assert held_out(data(train=[ONE], val=[TWO]), ["a", "b", "c"], ["2"]).caution == CHOSEN_ON
+    assert held_out(data(train=[ONE], val=[TWO]), ["a", "b", "c"], ["2"], CHOSEN_ON).caution == CHOSEN_ON
 
 
 def test_the_caution_says_what_the_validation_images_decided(model: Path) -> None:

@@ -122,10 +122,14 @@ class Calibration:
         if loss == "bce":
             scores = self.scores(logits, loss)
             if self.others is not None:
-                further = logits < logits.amax(dim=1, keepdim=True)
-                scores = scores - further * ((self.others - self.threshold) / self.temperature)
+                scores = scores - _further(logits) * ((self.others - self.threshold) / self.temperature)
             return scores.sigmoid()
         return (logits / self.temperature).softmax(dim=1)
+
+
+def _further(logits: Tensor) -> Tensor:
+    """Which of N×C classes are not the nearest one of their image."""
+    return logits < logits.amax(dim=1, keepdim=True)
 
 
 def calibration_from_json(content: Mapping[str, Any]) -> Calibration:
@@ -170,7 +174,7 @@ def calibrated(
         threshold = max(threshold, lowest / 2)
     others = None
     if single and logits.shape[1] > 1:
-        counts &= logits < logits.amax(dim=1, keepdim=True)
+        counts &= _further(logits)
         others = _shifted(logits[counts].numpy(), targets[counts].numpy(), temperature, threshold)
     return Calibration(temperature, threshold, len(logits), others=others)
 

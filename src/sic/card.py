@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sic.backbones.weights import terms
-from sic.calibration import calibration_from_json
+from sic.calibration import Calibration, calibration_from_json
 from sic.evaluate.headline import Headline
 from sic.evaluate.metrics import ACCURACY
 from sic.methods import METHODS
@@ -49,10 +49,9 @@ def model_card(config: dict[str, Any]) -> str:
             f"**Probabilities** are {calibration.formulas(config['loss'])}, fitted on {calibration.images} held-out "
             "images after training. Scores and explanations are those of the model as trained."
         )
-    if calibration.promise is not None:
-        parts.append(f"**Promise.** {calibration.promise} `sic predict --promise` gives only these answers.")
-    elif config["task"] == "single":
-        parts.append(f"**Promise.** {NO_PROMISE}")
+    if (told := promise_words(calibration, config["task"])) is not None:
+        usage = " `sic predict --promise` gives only these answers." if calibration.promise is not None else ""
+        parts.append(f"**Promise.** {told}{usage}")
     if kind.by_similarity:
         parts.append("If no class reaches a probability of 0.5, there is no similar case: do not use the prediction.")
     if kind.with_supports:
@@ -121,6 +120,13 @@ def caution(note: str | None) -> str | None:
     'The probabilities were fitted on these images: expect less on new ones.'
     """
     return f"{note[0].upper()}{note[1:]}: expect less on new ones." if note else None
+
+
+def promise_words(calibration: Calibration, task: str) -> str | None:
+    """The promise of a model, or that it makes none; None for several labels, where there is none."""
+    if calibration.promise is not None:
+        return str(calibration.promise)
+    return NO_PROMISE if task == "single" else None
 
 
 def images_of(split: str) -> str:

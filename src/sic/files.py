@@ -1,9 +1,10 @@
 """Files: written whole, by one process at a time, and read from inside their folder."""
 
 import json
+import math
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,15 @@ def write_atomically(path: Path, content: str | bytes | memoryview | Callable[[P
 def write_json(path: Path, content: Any) -> None:
     """Write readable JSON atomically."""
     write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False))
+
+
+def plain(content: Any) -> Any:
+    """The content for JSON, with None instead of NaN and infinities."""
+    if isinstance(content, Mapping):
+        return {key: plain(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [plain(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def inside(path: Path, folder: Path) -> Path:

@@ -15,7 +15,6 @@ from sic.data.layouts import BUILT_IN
 from sic.directory import RUN, Config, read_run
 from sic.errors import SicError
 
-CHOSEN_ON = "The model was selected on these images, so its metrics on them are optimistic."
 NOT_FOUND = "The images that the model was trained on were not found, so copies of them among these would go unnoticed."
 SEEN = "The model may have been trained on these images, so the metrics say little about new images."
 
@@ -195,7 +194,7 @@ def kind_of_images(name: str) -> str:
 
 
 def held_out(
-    data: ImageData, classes: Sequence[str], validation: Sequence[str] = (), caution: str | None = CHOSEN_ON
+    data: ImageData, classes: Sequence[str], validation: Sequence[str] = (), decided: str | None = None
 ) -> HeldOut:
     """Test images; else validation images; else all there are.
 
@@ -204,7 +203,7 @@ def held_out(
         classes: Of the model.
         validation: Ids of its validation images. Where those are training images that it held out itself, the data's
             own validation images are as good as test images.
-        caution: What keeps the validation images from being a fair test.
+        decided: What keeps the validation images from being a fair test.
     """
     known = set(validation)
     everything = [sample for samples in data.splits.values() for sample in samples]
@@ -213,11 +212,11 @@ def held_out(
     unseen = bool(val and own) and not any(sample.id in known for sample in val)
     choices = [
         ("test images", None, data.splits.get("test", [])),
-        ("validation images", None if unseen else caution, val or own),
+        ("validation images", None if unseen else decided, val or own),
         ("images", SEEN, everything),
     ]
-    name, known_caution, samples = next(choice for choice in choices if choice[2])
-    return HeldOut(f"{name} of {data.name}", known_caution, _relabelled(samples, data, classes))
+    name, warning, samples = next(choice for choice in choices if choice[2])
+    return HeldOut(f"{name} of {data.name}", warning, _relabelled(samples, data, classes))
 
 
 def _with_copies(images: HeldOut, copies: Mapping[str, str | None]) -> HeldOut:

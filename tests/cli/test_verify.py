@@ -11,7 +11,7 @@ from torch import Tensor
 from sic import model
 from sic.cli.verify import _some, verify
 from sic.evaluate import verification
-from sic.evaluate.axioms import Check
+from sic.evaluate.checks import Check
 from sic.methods import SIC
 from tests.cli.conftest import Sic
 from tests.evaluate.test_sabotage import SABOTAGES, Change, lying, mirrored, uniform

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import ttest_1samp
 from torch import Tensor
 
-from sic.evaluate.axioms import Check
+from sic.evaluate.checks import Check
 from sic.evaluate.deletion import deletion, interval, linear_contributions, scores_left
 from sic.evaluate.unfamiliar import drawn_birds
 from sic.methods import SIC, Bcos, Classifier, Contributions

@@ -13,7 +13,7 @@ from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 from torchvision.models.resnet import Bottleneck, ResNet
 
 from sic import backbones
-from sic.evaluate.axioms import as_json
+from sic.evaluate.checks import as_json
 from sic.evaluate.verification import measure
 from sic.methods import SIC, Bcos, Classifier, Contributions
 from sic.settings import Form

@@ -13,7 +13,8 @@ from sic.data.images import Preprocessing
 from sic.directory import Config
 from sic.errors import SicError
 from sic.evaluate.funnybirds import funnybirds
-from sic.evaluate.suite import PROTOCOLS, Suite, chosen, plain
+from sic.evaluate.suite import PROTOCOLS, Suite, chosen
+from sic.files import plain
 from sic.model import Model
 from sic.run import spread
 from tests.evaluate import birds

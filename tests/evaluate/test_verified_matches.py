@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sic.evaluate.axioms import Check
+from sic.evaluate.checks import Check, together
+from sic.evaluate.reference import Reference
+from sic.evaluate.returned import Pictures
 from sic.evaluate.unfamiliar import drawn_birds
-from sic.evaluate.verified_matches import _Checked, matches
+from sic.evaluate.verified_matches import Matching, _Checked
 from sic.explain import explanation
 from sic.explain.explanation import Difference, contrast
 from sic.explain.matches import Match, Matches, Region, find_matches
@@ -32,7 +34,9 @@ def build(backbone: str = "resnet_tiny") -> SIC:
 
 def checked(model: Model, images: Tensor) -> tuple[Check, Check]:
     double = model.sic if images.dtype == torch.float64 else load(FOLDER / "model").sic.double()
-    found, partners = matches(model, double, images)
+    matching = Matching(model, Pictures(model, double), images)
+    found = together([matching.check(place, Reference(double, image)) for place, image in enumerate(images)])
+    partners = matching.partners()
     return found, partners
 
 
@@ -140,7 +144,8 @@ def test_matches_of_a_trained_model_pass(trained: Model) -> None:
 
 def test_the_rest_has_number_0(trained: Model) -> None:
     image = drawn_birds(1, 32, 0)[0]
-    checks = _Checked(trained, load(FOLDER / "model").sic.double(), image)
+    double = load(FOLDER / "model").sic.double()
+    checks = _Checked(trained, Reference(double, image), Pictures(trained, double))
     case, found = next(iter(trained.explain(image, matches=True).matches.items()))
     for number, right in ((0, True), (9, False)):
         other = replace(found, rest=replace(found.rest, number=number))

@@ -4,13 +4,11 @@ import torch
 from torch import Tensor
 
 from sic.data.dataset import Progress
-from sic.evaluate.checks import NOTHING, Check, amount, as_json, evident, largest, relative, uniform
+from sic.evaluate.checks import NOTHING, Check, amount, evident, largest, relative, uniform
 from sic.evaluate.probe import OUTPUTS, Probe, Said, explained, seen_through, some_classes
 from sic.explain import in_chunks
 from sic.methods import SIC, Classifier, Contributions
 from sic.methods.sic import AnsweredSIC
-
-__all__ = ["Check", "as_json", "completeness", "dummy", "linearity", "sensitivity", "symmetry"]
 
 FLOAT32, FLOAT64 = 1e-4, 1e-10
 """Largest completeness residual, relative to the sum of all absolute contributions."""

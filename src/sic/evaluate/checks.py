@@ -1,12 +1,13 @@
 """The result of a check, and the numbers that results are made of."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from sic.files import plain
 
 NOTHING = 1e-9
 """Absolute contributions to a score that add up to less are no evidence."""
@@ -66,8 +67,8 @@ def merged(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def as_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """The checks as JSON; scripts rely on these keys."""
-    return {
+    """The checks as JSON; scripts rely on these keys. What is wrong by its form has an infinite error: null."""
+    content = {
         "passed": all(check.passed for check in checks) and any(check.decided for check in checks),
         "failed": [check.name for check in checks if not check.passed],
         "undecided": [check.name for check in checks if check.passed and not check.decided],
@@ -75,25 +76,18 @@ def as_json(checks: Sequence[Check]) -> dict[str, Any]:
             check.name.replace(" ", "_"): {
                 "passed": check.passed,
                 "verdict": check.verdict,
-                "worst": _finite(check.worst),
+                "worst": check.worst,
                 "limit": check.limit,
                 "checks": check.checks,
                 "wrong_explanation": check.wrong[0],
-                "wrong_value": _finite(check.wrong[1]),
-                **{name: _finite(value) for name, value in check.details.items()},
+                "wrong_value": check.wrong[1],
+                **check.details,
             }
             for check in checks
         },
     }
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity, the error of what is wrong by its form: null instead."""
-    if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    found: dict[str, Any] = plain(content)
+    return found
 
 
 def largest(errors: Tensor) -> float:

@@ -1,6 +1,5 @@
 """Run all protocols that apply to a dataset on one model."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from sic.evaluate.funnybirds import funnybirds
 from sic.evaluate.localisation import GRIDS, box_pointing_game, grid_pointing_game
 from sic.evaluate.matches import matches
 from sic.evaluate.unfamiliar import BIRDS, BLURRED, NOISE, blurred_noise, drawn_birds, noise, unfamiliar
+from sic.files import plain
 from sic.methods import Classifier
 from sic.model import Model
 from sic.predictions import Predictions
@@ -122,15 +122,6 @@ class Suite:
         if self.data.layout != "FunnyBirds":
             kinds[BIRDS] = drawn_birds(count, size, self.seed).split(64)
         return unfamiliar(self.model.classifier, self.predictions, kinds | dict(self.strangers))
-
-
-def plain(content: Any) -> Any:
-    """The content for JSON, with None instead of NaN."""
-    if isinstance(content, dict):
-        return {key: plain(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [plain(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def chosen(only: str | None) -> list[str]:

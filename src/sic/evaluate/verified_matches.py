@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sic.evaluate.checks import Check, amount, together
+from sic.evaluate.checks import Check, amount
 from sic.evaluate.reference import (
     Compared,
     Quantity,
@@ -24,20 +24,11 @@ from sic.evaluate.reference import (
 from sic.evaluate.returned import Pictures, two_best
 from sic.explain import Explanation
 from sic.explain.matches import Matches, Region
-from sic.methods import SIC, Contributions
+from sic.methods import Contributions
 from sic.model import Model
 
 CASES = 4
 """Cases of a class, at most: each case is traced in its own picture."""
-
-
-def matches(model: Model, double: SIC, images: Tensor) -> list[Check]:
-    """Check the matches of the two best classes of each image."""
-    found = Matching(model, Pictures(model, double), images)
-    return [
-        together([found.check(place, Reference(double, image)) for place, image in enumerate(images)]),
-        found.partners(),
-    ]
 
 
 class Matching:
@@ -57,7 +48,7 @@ class Matching:
     def check(self, place: int, reference: Reference) -> Check:
         """Of the image at one place, whose linearised network is `reference`."""
         image, own = self.images[place], self.names[place]
-        one = _Checked(self.model, self.pictures.double, image, reference, self.pictures)
+        one = _Checked(self.model, reference, self.pictures)
         contrasting = len(own) > 1 and all(support.image is not None for support in self.model.supports)
         alone = (
             self.model.explain(image, own[:1], versus=own[1])
@@ -97,17 +88,9 @@ class Matching:
 class _Checked:
     """The matches of one image."""
 
-    def __init__(
-        self,
-        model: Model,
-        double: SIC,
-        image: Tensor,
-        reference: Reference | None = None,
-        pictures: Pictures | None = None,
-    ) -> None:
-        self.model, self.double = model, double
-        self.reference = reference or Reference(double, image)
-        self.pictures = pictures or Pictures(model, double)
+    def __init__(self, model: Model, reference: Reference, pictures: Pictures) -> None:
+        self.model, self.double = model, pictures.double
+        self.reference, self.pictures = reference, pictures
         self.wrong = 0.0
         self.fits: list[tuple[float, float]] = []
         """For each case how well partners fit; the same if every region had the partner of the next one."""

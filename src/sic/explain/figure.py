@@ -108,6 +108,7 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     """The sum behind the score as a waterfall."""
     bars = steps(explanation, explained)
     limit = explanation.limit(explained)
+    apart = abs(limit) >= 0.005  # from 0, where there is a line
     low, high = span(bars)
     low, high = min(low, limit), max(high, limit)
     length = high - low
@@ -119,7 +120,7 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
         place = bar.high + 0.02 * length
         axes.text(place, position, f"{bar.value:+.2f}", va="center", fontsize=9, bbox=PAPER)
     axes.axvline(0, color=INK, linewidth=0.8, zorder=0.5)
-    if abs(limit) >= 0.005:
+    if apart:
         axes.axvline(limit, color=INK, linewidth=0.8, linestyle=":", zorder=0.5)
         axes.text(limit, -0.5, "50 %", ha="center", va="bottom", fontsize=8, color=GREY)
     axes.set_xlim(low - 0.02 * length, high + 0.24 * length)
@@ -132,8 +133,9 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     words, probability = verdict(explanation, explained), f"probability {percent(explained.probability)}"
     by_score = not words.startswith("probability ")
     told = f" ({words}), {probability}" if by_score else f", {probability} ({words.removeprefix('probability ')})"
-    pad = 12 if abs(limit) >= 0.005 else None
-    axes.set_title(f"{explained.name}: score {explained.logit:+.2f}{told}", fontsize=10, loc="left", pad=pad)
+    axes.set_title(
+        f"{explained.name}: score {explained.logit:+.2f}{told}", fontsize=10, loc="left", pad=12 if apart else None
+    )
     box, indent = axes.get_position(), LABELS / axes.figure.get_figwidth()  # type: ignore[union-attr]
     axes.set_position((box.x0 + indent, box.y0 + 0.12 * box.height, box.width - indent - 0.02, box.height * 0.8))
 

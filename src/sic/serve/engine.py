@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sic.card import NO_PROMISE, caution, terms_of
+from sic.card import caution, promise_words, terms_of
 from sic.data.dataset import Sample
 from sic.evaluate.headline import quality_lines
 from sic.explain import Explanation, make_overview
@@ -119,7 +119,7 @@ class Engine:
             "temperature": config.temperature,
             "supports": len(self.model.supports),
             "figures": config.figures,
-            "quality": quality(config.figures, self._promise()),
+            "quality": quality(config.figures, promise_words(config.calibration, config.task)),
             "promise": None if config.calibration.promise is None else str(config.calibration.promise),
             "threshold": config.calibration.threshold,
             "floor": self._floor(),
@@ -133,11 +133,6 @@ class Engine:
                 "images": len(self.tests.samples),
             },
         }
-
-    def _promise(self) -> str | None:
-        """The promise of the model in words, or that it makes none; None for several labels, where there is none."""
-        promise = self.model.config.calibration.promise
-        return str(promise) if promise is not None else NO_PROMISE if self.model.config.task == "single" else None
 
     def _floor(self) -> float:
         """The probability of a class without any evidence, where there is some for another class."""
