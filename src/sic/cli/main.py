@@ -102,7 +102,24 @@ def _fail(sentence: str, code: int = 1) -> None:
     sys.exit(code)
 
 
+def _lack_of_memory(error: BaseException) -> str | None:
+    """What to do about an error that says that memory ran out; None for other errors."""
+    kind, text = type(error).__name__, str(error)
+    if kind == "OutOfMemoryError":  # torch's, which is not imported here
+        return (
+            "The memory of the GPU is full; use a smaller --batch-size or --size, --support-source bank, or end "
+            "other programs that use it. Finished epochs are kept (--resume)."
+        )
+    if "DataLoader worker" in text and ("killed by signal" in text or "exited unexpectedly" in text):
+        return (
+            "The system ended a loader process, probably because memory ran out; use fewer --workers or a smaller "
+            "--size. Finished epochs are kept (--resume)."
+        )
+    return None
+
+
 def _unexpected(error: BaseException) -> None:
     if os.environ.get("SIC_DEBUG"):
         raise error
-    _fail(f"Unexpected error ({type(error).__name__}: {error}); set SIC_DEBUG=1 to see the traceback.")
+    unknown = f"Unexpected error ({type(error).__name__}: {error}); set SIC_DEBUG=1 to see the traceback."
+    _fail(_lack_of_memory(error) or unknown)
