@@ -110,7 +110,7 @@ def ours(backbone: str, case: Case, size: int, compiled: bool) -> tuple[nn.Modul
     targets = torch.eye(case.classes, device=DEVICE)[rows // 20]
     batch = Batch(
         pixels(case.queries, size), None, rows, targets, pixels(supports, size),
-        torch.eye(case.classes, device=DEVICE)[labels], labels,
+        20 * labels, torch.eye(case.classes, device=DEVICE)[labels], labels, torch.arange(9, device=DEVICE)[None],
     )  # fmt: skip
     if case.source == "bank":
         module.bank = SupportBank(torch.rand(images, 128, device=DEVICE), candidates, PER_CLASS, 0)

@@ -57,7 +57,7 @@ class Recipe:
     apart: float = 0.0
     """Weight of the penalty on images of a class that are much alike."""
     misplaced: float = 0.0
-    """Weight of the penalty on evidence for a class that lies on images of other classes."""
+    """The default of `--misplaced`."""
     competing: float = 0.0
     """With `projection_first`: weight of softmax cross-entropy beside the loss of the method, where that loss alone
     leaves most images without evidence."""
@@ -262,6 +262,14 @@ class Settings(Network):
     temperature: float = setting(
         "Temperature T of the evidence.", flags=("--temperature", "-T"), above=0, special=True, search=True
     )
+    misplaced: float | None = setting(
+        "Weight of the penalty on evidence for a class that lies on images of other classes (sic); default: the "
+        "recipe's.",
+        None,
+        low=0,
+        special=True,
+        search=True,
+    )
     batch_size: int = setting("Queries per step.", low=2)
     supports_per_class: int = setting(
         "Supports (ProtoPNet: prototypes) per class.",
@@ -313,6 +321,10 @@ class Settings(Network):
     @property
     def clip(self) -> float | None:
         return RECIPES[self.recipe].clip
+
+    @property
+    def misplaced_weight(self) -> float:
+        return RECIPES[self.recipe].misplaced if self.misplaced is None else self.misplaced
 
     @property
     def network(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def test_the_loss_is_the_published_one(
         cluster, separation = published_costs(distances, targets)
         others = sum(abs(model.last.weight[c, j].item()) for c, j in np.ndindex(CLASSES, 6) if j // PER_CLASS != c)
     nothing = torch.zeros(0)
-    batch = Batch(queries, None, torch.arange(5), targets, nothing, nothing, nothing)
+    batch = Batch(queries, None, torch.arange(5), targets, *[nothing] * 5)
     found = module.training_step(batch, 0)
     published = 0.8 * cluster - 0.08 * separation
     extra = 1e-4 * others if share is None else share * published

@@ -1,5 +1,6 @@
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
 from sic.data.labels import targets
 from sic.data.transforms import TrainingTransform
+from sic.training.base import Training
 from sic.training.batches import (
     Batch,
     EpochSteps,
@@ -18,6 +20,7 @@ from sic.training.batches import (
     training_loader,
     view_loader,
 )
+from sic.training.trainer import held_views
 
 PREPROCESSING = Preprocessing(4, 6)
 
@@ -188,6 +191,25 @@ def test_a_device_can_do_what_the_loader_would_have_done(augmentation: str) -> N
     moved, waiting = ready[1, 2], pending[1, 2]
     assert (waiting.moves is None) == (augmentation == "none")
     assert torch.equal(pending.transform.apply(waiting.queries, waiting.moves), moved.queries)
+
+
+@pytest.mark.parametrize("augmentation", ["none", "affine", "xray"])
+def test_a_device_that_holds_all_views_makes_the_same_batches(augmentation: str) -> None:
+    ready, bare = make(augmentation=augmentation), make(augmentation=augmentation)
+    bare.on_device = bare.resident = True
+    expected, batch = ready[1, 2], bare[1, 2]
+    assert len(batch.queries) == len(batch.supports) == 0 < len(expected.supports)
+    views = held_views(Views(bare.pixels, bare.targets, PREPROCESSING), 0, "cpu")
+    module = SimpleNamespace(views=views, transform=bare.transform)
+    made = Training.on_after_batch_transfer(module, batch, 0)  # type: ignore[arg-type]
+    assert equal(made, expected)
+
+
+def test_grids_of_queries_show_a_class_once() -> None:
+    batch = make(batch_size=20)[0, 1]
+    labels = batch.targets.argmax(dim=1)
+    assert batch.grids.shape[1] == len(labels.unique())
+    assert all(len(row.unique()) == len(row) for row in labels[batch.grids])
 
 
 def test_epoch_steps() -> None:

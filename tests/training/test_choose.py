@@ -90,7 +90,7 @@ def test_said_values_win(tmp_path: Path) -> None:
         "form": "bcos", "antialiased": False, "padding": "zeros", "balance": True, "allow_leaks": True,
         "drop_leaks": False, "preset": "voc-resnet50",
         "method": "sic", "loss": "bce", "relu": False, "inference_supports": "random", "weight_decay": 0.25,
-        "local_units": True, "compared": 5,
+        "local_units": True, "compared": 5, "misplaced": 0.7,
         "compiled": True, "hold_out": True, "support_source": "n-way", "ways": 2, "check_every": 3,
     }  # fmt: skip
     before = dict(said)
@@ -239,7 +239,7 @@ def test_the_papers_recipe_looks_at_the_central_224_of_256(tmp_path: Path) -> No
     assert chosen(birds, gpu=True, recipe="paper").lr == 1e-3
 
 
-VALUES: dict[str, Any] = {"head_lr": 1e-2,
+VALUES: dict[str, Any] = {"head_lr": 1e-2, "misplaced": 0.7,
     "temperature": 2.0, "latent": 16, "b": 1.5, "backbone_b": 1.5, "relu": False, "loss": "ce", "neighbours": 3,
     "supports_per_class": 2, "local_units": True,
     "keep_support_images": False, "support_source": "bank",

@@ -38,7 +38,8 @@ def batch(supports: bool = True) -> Batch:
     pixels = torch.randint(256, (len(SAMPLES), 3, 32, 32), generator=generator, dtype=torch.uint8)
     wanted = targets(SAMPLES, CLASSES)
     return Batch(
-        pixels[queries], None, queries, wanted[queries], pixels[others], wanted[others], others % CLASSES
+        pixels[queries], None, queries, wanted[queries], pixels[others], others, wanted[others], others % CLASSES,
+        torch.tensor([[0, 1, 2]]),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 
 from sic.backbones import create
 from sic.methods import SIC
-from sic.settings import RECIPES, SupportSource
+from sic.settings import RECIPES, RecipeName, SupportSource
 from sic.training.base import binary_loss
 from sic.training.batches import Batch
 from sic.training.penalties import (
@@ -21,6 +21,7 @@ from sic.training.penalties import (
     misplaced_evidence,
     misplaced_share,
     penalty_scale,
+    query_grids,
     random_grids,
     sameness,
 )
@@ -108,9 +109,30 @@ def test_the_penalty_grows_in_proportion_to_the_competition(competing: float, sh
     nothing_known = float(torch.nn.functional.cross_entropy(torch.zeros(1, classes), torch.tensor([0])))
     assert competition_scale(classes) * base_rate_loss(CHOSEN_FOR) == pytest.approx(nothing_known)
     for done, share in ((0.0, 0.0), (0.25, 0.25), (1.0, 1.0)):
-        found = float(module.penalty(parts, targets, np.random.default_rng(0), vectors, owners, done).detach())
+        found = float(
+            module.penalty(
+                parts, targets, query_grids(targets, False, np.random.default_rng(0)), vectors, owners, done
+            ).detach()
+        )
         extra = competing * share * nothing_known / base_rate_loss(CHOSEN_FOR) if sharpened else 0.0
         assert found == pytest.approx(alike + recipe.misplaced * (1 + extra) * elsewhere, rel=1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["tuned", "scratch"])
+@pytest.mark.parametrize("weight", [None, 0.0, 0.7])
+def test_the_weight_of_the_penalty_can_be_said(recipe: RecipeName, weight: float | None) -> None:
+    torch.manual_seed(0)
+    classifier = SIC(create("resnet_tiny", "bcosified"), 3, 6, latent=16)
+    settings = small_settings(recipe=recipe, misplaced=weight)
+    module = SICTraining(classifier, settings, {label: [label] for label in range(3)}, False)
+    parts, targets = torch.rand(12, classifier.backbone.features), torch.eye(3)[torch.arange(12) % 3]
+    vectors, owners = torch.rand(6, 16), torch.arange(3).repeat_interleave(2)
+    grids = query_grids(targets, False, np.random.default_rng(0))
+    elsewhere = float(misplaced_evidence(classifier, parts[grids], targets[grids], vectors, owners).detach())
+    alike = RECIPES[recipe].apart * float(sameness(vectors, owners, classifier.b))
+    used = RECIPES[recipe].misplaced if weight is None else weight
+    found = float(module.penalty(parts, targets, grids, vectors, owners, 0).detach())
+    assert found == pytest.approx(alike + used * elsewhere, rel=1e-4) and elsewhere > 0.1
 
 
 def test_classes_that_a_step_leaves_out_make_no_difference() -> None:
@@ -122,9 +144,9 @@ def test_classes_that_a_step_leaves_out_make_no_difference() -> None:
     unknown = known.clone()
     unknown[:, :2] = torch.nan
     parts, vectors, owners = torch.rand(18, classifier.backbone.features), torch.rand(6, 16), torch.arange(6) % 3 + 2
+    grids = query_grids(known, False, np.random.default_rng(0))
     found, expected = (
-        float(module.penalty(parts, targets, np.random.default_rng(0), vectors, owners, 0).detach())
-        for targets in (unknown, known)
+        float(module.penalty(parts, targets, grids, vectors, owners, 0).detach()) for targets in (unknown, known)
     )
     assert found == pytest.approx(expected)
     assert found > RECIPES["tuned"].apart * float(sameness(vectors, owners, classifier.b))
@@ -148,8 +170,9 @@ def test_a_training_step_lowers_both_penalties(source: SupportSource, monkeypatc
     if source == "bank":
         module.bank = SupportBank(torch.rand(24, 16), candidates, 2, 0)
     batch = Batch(
-        pixels[:18], None, torch.arange(18), targets[:18], pixels[supports], targets[supports], labels[supports]
-    )
+        pixels[:18], None, torch.arange(18), targets[:18], pixels[supports], supports, targets[supports],
+        labels[supports], query_grids(targets[:18], False, np.random.default_rng(0)),
+    )  # fmt: skip
     if module.bank is not None:  # every vector is the latent of an image of the class that it comes with
         stored = module.bank.latents.clone()
         stored[:18] = latents = torch.rand(18, 16)

@@ -231,7 +231,7 @@ def test_a_step_embeds_its_queries_whatever_the_number_of_classes(form: str) -> 
         samples = [Sample(str(r), Path(str(r)), (r // 4,)) for r in rows.tolist()]
         empty = torch.zeros(0, 3, 16, 16, dtype=torch.uint8)
         pixels = torch.randint(256, (5, 3, 16, 16), dtype=torch.uint8)
-        none = torch.zeros(0, classes), torch.zeros(0, dtype=torch.long)
+        none = rows[:0], torch.zeros(0, classes), rows[:0], torch.zeros(0, 9, dtype=torch.long)
         embedded: list[int] = []
         made.classifier.backbone.register_forward_hook(lambda _, images, __, n=embedded: n.append(len(images[0])))
         loss = made.training_step(Batch(pixels, None, rows, targets(samples, classes), empty, *none), 1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from sic.backbones.compiled import compiled, compiled_by_blocks, is_sequence
 from sic.bcos import IMAGENET_MEAN, IMAGENET_STD, antialias, convert, encode_colours, keep_feature_maps, pad_with
 from sic.errors import SicError
 from sic.settings import Form, Padding
@@ -63,8 +64,17 @@ class Backbone(nn.Module):
             return function
         name = function.__name__
         if name not in self._fast:
-            self._fast[name] = torch.compile(function, dynamic=False, mode="reduce-overhead" if self.graphs else None)
+            self._fast[name] = self._compiled(function)
         return self._fast[name]
+
+    def _compiled(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        mode = "reduce-overhead" if self.graphs else None
+        if not is_sequence(self.network):
+            return compiled(function, mode)
+        network = compiled_by_blocks(self.network, mode)
+        return (
+            network if function == self.network.forward else lambda images: self._pooled(network(self.prepared(images)))
+        )
 
     def forget_compiled(self) -> None:
         """Run the network as it is from here on."""
@@ -100,7 +110,10 @@ class Backbone(nn.Module):
 
     def pooled(self, prepared: Tensor) -> Tensor:
         """N×F of what the network takes."""
-        out = self.network(prepared)
+        return self._pooled(self.network(prepared))
+
+    def _pooled(self, out: Tensor) -> Tensor:
+        """N×F of what the network gives."""
         if out.dim() != 4:
             return out
         keep_feature_maps(out)

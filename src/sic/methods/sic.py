@@ -62,7 +62,7 @@ class SIC(Comparing):
     besides_supports = "start (bias)"
     forms = ("bcos", "bcosified")
     options = ("latent", "temperature", "b", "relu", "local_units", "loss")
-    fit_options = (*Comparing.fit_options, "teacher", "backbone_b", "support_source", "ways")
+    fit_options = (*Comparing.fit_options, "teacher", "backbone_b", "misplaced", "support_source", "ways")
     temperatures = {"paper": 30.0}
     collapses = True
     selections = ("nearest", "varied", "centroid", "random")

@@ -79,6 +79,8 @@ class Training(lightning.LightningModule):
     steps_per_epoch: int
     transform: TrainingTransform
     """Moves the queries' pixels where the loader has not."""
+    views: Tensor | None = None
+    """Bytes of all training images as the model sees them, on its device, where batches have no pixels."""
     shared = True
     """Whether several processes can do it together."""
     draws_supports = False
@@ -170,8 +172,11 @@ class Training(lightning.LightningModule):
         return self.faded == 1
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        if isinstance(batch, Batch) and batch.moves is not None:
-            batch.queries, batch.moves = self.transform.apply(batch.queries, batch.moves), None
+        if isinstance(batch, Batch):
+            if self.views is not None:
+                batch.queries, batch.supports = self.views[batch.rows], self.views[batch.support_rows]
+            if batch.moves is not None:
+                batch.queries, batch.moves = self.transform.apply(batch.queries, batch.moves), None
         return batch
 
     def fade(self) -> None:

@@ -22,6 +22,7 @@ from sic.data.images import Preprocessing
 from sic.data.labels import Targets
 from sic.data.loading import PixelSource, batch_on_cpu, loader
 from sic.data.transforms import Moves, TrainingTransform, evaluation_view
+from sic.training.penalties import query_grids
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,12 @@ class Batch:
     """Positions of the queries among the training images."""
     targets: Tensor
     supports: Tensor
+    support_rows: Tensor
+    """Positions of the supports among the training images."""
     support_targets: Tensor
     support_classes: Tensor
+    grids: Tensor
+    """Queries for grids of images of different classes, G×n: their places in the batch."""
 
     def pin_memory(self) -> "Batch":
         """Called by the loader: pinned memory travels while the device computes."""
@@ -128,12 +133,15 @@ class TrainingBatches(Dataset[Batch]):
         supports_per_class: int,
         seed: int,
         *,
+        multi_label: bool = False,
         ways: int | None = None,
         on_device: bool = False,
+        resident: bool = False,
     ) -> None:
         """`ways`: so many classes have supports and count in a batch, the queries' own among them; None: all have.
-        `on_device`: leave it to the device to move the queries' pixels."""
-        self.ways, self.on_device = ways, on_device
+        `on_device`: leave it to the device to move the queries' pixels. `resident`: the device holds the views of all
+        images, so batches need no pixels."""
+        self.multi_label, self.ways, self.on_device, self.resident = multi_label, ways, on_device, resident
         self.pixels, self.targets, self.preprocessing, self.transform = pixels, targets, preprocessing, transform
         self.candidates = {label: np.asarray(candidates[label]) for label in sorted(candidates)}
         self.supports_per_class, self.seed = supports_per_class, seed
@@ -163,20 +171,26 @@ class TrainingBatches(Dataset[Batch]):
             targets[:, np.isin(np.arange(targets.shape[1]), classes, invert=True)] = torch.nan
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         own = self.share.of(len(queries))
-        images = [self.pixels[i] for i in queries[own]]
+        images = [BLANK if self.resident else self.pixels[i] for i in queries[own]]
         # Chance is the same however many processes there are, so it needs something for the places of the others.
         everyone = [BLANK] * own.start + images + [BLANK] * (len(queries) - own.stop)
-        canvas, moves = self.transform.canvas(images), self.transform.draw(everyone, generator)
+        canvas = self._views([]) if self.resident else self.transform.canvas(images)
+        moves = self.transform.draw(everyone, generator)
         moves = moves and moves[own]
         return Batch(
             canvas if self.on_device else self.transform.apply(canvas, moves),
             moves if self.on_device else None,
             torch.from_numpy(queries),
             targets,
-            evaluation_view([self.pixels[i] for i in supports[self.share.of(len(supports))]], self.preprocessing),
+            self._views([] if self.resident else supports[self.share.of(len(supports))]),
+            torch.from_numpy(supports),
             self.targets[supports],
             torch.from_numpy(classes),
+            query_grids(targets, self.multi_label, rng),
         )
+
+    def _views(self, rows: Sequence[int] | np.ndarray) -> Tensor:
+        return evaluation_view([self.pixels[row] for row in rows], self.preprocessing)
 
     def _draw_supports(self, queries: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Random images of the classes; not the queries themselves where a class has others."""

@@ -27,7 +27,7 @@ from sic.training.batches import Views, view_loader
 from sic.training.data import Images, TrainingData
 from sic.training.history import Reporter
 from sic.training.memory import check_features
-from sic.training.penalties import CHOSEN_FOR
+from sic.training.penalties import CHOSEN_FOR, query_grids
 from sic.training.sic import Members, SICTraining
 from sic.training.start import taught_directions
 
@@ -276,7 +276,7 @@ def _optimise(
 ) -> None:
     """The training step of SIC (queries, random supports of every class) on features in memory, `steps` times; `rate`:
     share of the learning rate."""
-    features, targets = features.to(module.device), targets.to(module.device)
+    known, features, targets = targets.cpu(), features.to(module.device), targets.to(module.device)
     classifier, rng = module.classifier, np.random.default_rng(settings.seed)
     projection = classifier.encoder.projection
     optimiser = torch.optim.AdamW(projection.parameters(), lr=rate * settings.lr, weight_decay=settings.weight_decay)
@@ -293,7 +293,8 @@ def _optimise(
         logits = classifier.logits(evidence, classes)
         loss = module.loss(logits, targets[queries]) + module.competition(logits, targets[queries], step / steps)
         parts = classifier.encoder.additive(drawn, latents)[: len(queries)]
-        loss = loss + module.penalty(parts, targets[queries], rng, vectors, classes, step / steps)
+        grids = query_grids(known[queries], module.multi_label, rng).to(module.device)
+        loss = loss + module.penalty(parts, targets[queries], grids, vectors, classes, step / steps)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -87,6 +87,16 @@ def random_grids(
     return torch.from_numpy(np.concatenate(groups)[places])
 
 
+def query_grids(targets: Tensor, multi_label: bool, rng: np.random.Generator) -> Tensor:
+    """Random grids of the images of a step with the targets N×C: the places of these images in the step, G×n.
+
+    A grid shows a class once, or with several labels per image an image once.
+    """
+    truth, _ = split_targets(targets)
+    groups = np.arange(len(targets)) if multi_label else truth.argmax(dim=1).numpy()
+    return random_grids([np.flatnonzero(groups == group) for group in np.unique(groups)], rng)
+
+
 def misplaced_evidence(classifier: SIC, parts: Tensor, targets: Tensor, vectors: Tensor, classes: Tensor) -> Tensor:
     """Share of the evidence for a class that lies on images of a grid without that class.
 

@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sic.bcos import BcosLinear
-from sic.data.labels import split_targets
 from sic.methods import SIC
 from sic.settings import RECIPES
 from sic.training.base import Candidates, near_chance, softmax_loss
 from sic.training.batches import Batch
 from sic.training.comparing import ComparingTraining
-from sic.training.penalties import competition_scale, misplaced_evidence, penalty_scale, random_grids, sameness
+from sic.training.penalties import competition_scale, misplaced_evidence, penalty_scale, sameness
 
 
 @dataclass
@@ -213,9 +212,8 @@ class SICTraining(ComparingTraining):
             if self.guide is not None:
                 pooled = classifier.encoder.pooled(features)
                 loss = loss + fading(done) * self.guide(pooled, logits, batch.targets, batch.support_targets)
-            rng = np.random.default_rng((self.settings.seed, self.global_step))
             parts = classifier.encoder.additive(features, latents)[: len(batch.targets)]
-            loss = loss + self.penalty(parts, batch.targets, rng, *supports, done)
+            loss = loss + self.penalty(parts, batch.targets, batch.grids, *supports, done)
         return self.noted(loss, index)
 
     def compared(self, latents: Tensor, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -238,7 +236,7 @@ class SICTraining(ComparingTraining):
         return self.competing * fading(done) * softmax_loss(logits, targets) if self.competing else logits.new_zeros(())
 
     def penalty(
-        self, parts: Tensor, targets: Tensor, rng: np.random.Generator, vectors: Tensor, classes: Tensor, done: float
+        self, parts: Tensor, targets: Tensor, grids: Tensor, vectors: Tensor, classes: Tensor, done: float
     ) -> Tensor:
         """The recipe's penalties: on images of a class that are alike, and on evidence on images of other classes.
 
@@ -246,7 +244,7 @@ class SICTraining(ComparingTraining):
             parts: Pooled features of the queries, N×F, or with local units latents (`Encoder.additive`); grids are made
                 of them.
             targets: Their targets, N×C.
-            rng: Draws the grids.
+            grids: Of queries, G×n (`query_grids`).
             vectors: Latents of the supports, S×d.
             classes: The classes of the supports, S.
             done: The share of the steps that are done.
@@ -255,16 +253,11 @@ class SICTraining(ComparingTraining):
         scale = penalty_scale(self.classifier.classes)
         if recipe.apart:
             total = total + scale * recipe.apart * sameness(vectors, classes, self.classifier.b)
-        if recipe.misplaced:
-            # A grid shows a class once, or with several labels per image an image once.
-            truth, _ = split_targets(targets)
-            groups = np.arange(len(parts)) if self.multi_label else truth.argmax(dim=1).cpu().numpy()
-            members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
-            rows = random_grids(members, rng).to(parts.device)
-            elsewhere = misplaced_evidence(self.classifier, parts[rows], targets[rows], vectors, classes)
+        if weight := self.settings.misplaced_weight:
+            elsewhere = misplaced_evidence(self.classifier, parts[grids], targets[grids], vectors, classes)
             if self.sharpened:
                 scale += self.competing * done * competition_scale(self.classifier.classes)
-            total = total + scale * recipe.misplaced * elsewhere
+            total = total + scale * weight * elsewhere
         return total
 
     def look_at(self, latents: NDArray[np.float32]) -> None:

@@ -11,13 +11,15 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
-from torch import nn
+from torch import Tensor, nn
 
+from sic.backbones.compiled import is_sequence
 from sic.data.images import Preprocessing
 from sic.data.labels import Targets
 from sic.data.transforms import TrainingTransform
 from sic.errors import SicError
 from sic.machines import Machines
+from sic.settings import Settings
 from sic.training.base import Training, Validity
 from sic.training.batches import Share, TrainingBatches, Views, training_loader, view_loader
 from sic.training.data import Images, TrainingData
@@ -33,6 +35,8 @@ from sic.training.history import (
 )
 from sic.training.memory import bound_memory
 
+RESIDENT = 0.25
+"""Share of a GPU's free memory that the training images may take."""
 WAITS_FOR_PYTHON = 300
 """Images of 224 px: a compiled step of fewer is over on a GPU before its kernels are launched (results/speed.json)."""
 
@@ -104,7 +108,7 @@ def run_trainer(trainer: Any, module: Any, *loaders: Any, start: Path | None = N
 def bound_step(module: Training, data: TrainingData, machines: Machines, reporter: Reporter) -> None:
     """Let the steps of `optimise` take no more memory than there is; called before anything that takes long."""
     if not torch.cuda.is_available() and not module.settings.compiled:
-        batches, _, _ = _loaded(module, data)
+        batches, _, _ = _loaded(module, data, machines)
         bound_memory(module, Share(0, machines.processes).of(batches.images).stop, reporter)
 
 
@@ -120,10 +124,11 @@ def optimise(
     """Train `module`: checkpoints of the last and of the best epoch are in `folder`. `resume` continues from them."""
     module.train()  # Lightning keeps the mode that it finds
     settings = module.settings
-    batches, embedded, validation = _loaded(module, data)
+    batches, embedded, validation = _loaded(module, data, machines)
     replayed = machines.processes == 1 and worth_replaying(batches.images, settings.size)
     module.classifier.backbone.graphs = replayed
     module.embedding = view_loader(embedded, workers)
+    module.views = held_views(embedded, workers) if batches.resident else None
     checkpoints = checkpoint_folder(folder)
     start, epochs_done = starting_point(checkpoints, reporter) if resume else (None, 0)
     gpu = torch.cuda.is_available()
@@ -142,8 +147,8 @@ def optimise(
         strategy=strategy(module, machines, gpu),
         sync_batchnorm=gpu and machines.processes > 1,
         use_distributed_sampler=False,  # `SharingOut` shares batches and views out
-        # Looking for the fastest convolutions takes most of a minute: like compiling, it pays in long fits only.
-        benchmark=gpu and settings.compiled,
+        # Looking for the fastest convolutions takes most of a minute, and gains nothing where blocks are compiled.
+        benchmark=gpu and settings.compiled and not is_sequence(module.classifier.backbone.network),
         gradient_clip_val=settings.clip,
         num_sanity_val_steps=0,
     )
@@ -153,6 +158,7 @@ def optimise(
     finally:
         # Left to the garbage collector, its workers would not be told to end, and waited for: 5 seconds a fit.
         del module.embedding
+        module.views = None
 
 
 @torch.no_grad()
@@ -169,7 +175,24 @@ def validated(module: Training, images: Images, workers: int) -> Validity:
     return module.validity(logits, targets)
 
 
-def _loaded(module: Training, data: TrainingData) -> tuple[TrainingBatches, Views, Views]:
+def fit_on_device(images: int, settings: Settings, machines: Machines) -> bool:
+    """Whether a GPU can hold the views of all training images, from which it makes every batch of a fit."""
+    if not torch.cuda.is_available() or machines.processes > 1 or settings.augmentation == "photo":  # it needs more
+        return False
+    return images * 3 * settings.size**2 <= RESIDENT * torch.cuda.mem_get_info()[0]
+
+
+def held_views(views: Views, workers: int, device: str = "cuda") -> Tensor:
+    """The bytes of all views, N×3×S×S, on a device."""
+    size = views.preprocessing.size
+    held, done = torch.empty(len(views), 3, size, size, dtype=torch.uint8, device=device), 0
+    for some, _ in view_loader(views, workers):
+        held[done : done + len(some)] = some
+        done += len(some)
+    return held
+
+
+def _loaded(module: Training, data: TrainingData, machines: Machines) -> tuple[TrainingBatches, Views, Views]:
     """The batches that `module` trains on, and the views of training and validation images that it looks at between
     epochs."""
     settings, classes = module.settings, module.classifier.classes
@@ -185,8 +208,10 @@ def _loaded(module: Training, data: TrainingData) -> tuple[TrainingBatches, View
         settings.batch_size,
         settings.supports_per_class if module.draws_supports else 0,
         settings.seed,
+        multi_label=module.multi_label,
         ways=settings.ways,
         on_device=torch.cuda.is_available(),
+        resident=fit_on_device(len(data.train), settings, machines),
     )
     module.steps_per_epoch = len(batches)
     validation = Views(data.validation, Targets(data.validation.samples, classes), preprocessing)
