@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,10 +25,33 @@ from sic.data.transforms import TrainingTransform
 from sic.machines import Machines
 from sic.settings import Settings
 from sic.training.batches import Share, TrainingBatches, Views, gathered, support_candidates
+from sic.training.trainer import fits_on_gpu
+from tests.models import small_settings
 from tests.training.test_batches import SAMPLES
 from tests.waiting import LONG, wait_until
 
 PIXELS = [np.random.default_rng(i).integers(0, 256, (6 + i % 3, 8, 3), np.uint8) for i in range(45)]
+
+
+@pytest.mark.parametrize(
+    ("change", "devices", "images", "expected"),
+    [
+        ({}, 1, 1000, True),
+        ({}, 1, 1001, False),
+        ({"size": 64}, 1, 1000, False),
+        ({}, 2, 1000, False),
+        ({"augmentation": "photo"}, 1, 1000, False),
+    ],
+)
+def test_a_gpu_holds_the_images_that_need_a_quarter_of_its_free_memory(
+    change: dict[str, Any], devices: int, images: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 4 * 1000 * 3 * 32**2
+    settings, machines = small_settings(**{"augmentation": "affine", **change}), Machines(devices)
+    assert not fits_on_gpu(1, settings, machines)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 10 * free))
+    assert fits_on_gpu(images, settings, machines) == expected
 
 
 def batches(augmentation: str, share: Share) -> TrainingBatches:

@@ -175,7 +175,7 @@ def validated(module: Training, images: Images, workers: int) -> Validity:
     return module.validity(logits, targets)
 
 
-def fit_on_device(images: int, settings: Settings, machines: Machines) -> bool:
+def fits_on_gpu(images: int, settings: Settings, machines: Machines) -> bool:
     """Whether a GPU can hold the views of all training images, from which it makes every batch of a fit."""
     if not torch.cuda.is_available() or machines.processes > 1 or settings.augmentation == "photo":  # it needs more
         return False
@@ -211,7 +211,7 @@ def _loaded(module: Training, data: TrainingData, machines: Machines) -> tuple[T
         multi_label=module.multi_label,
         ways=settings.ways,
         on_device=torch.cuda.is_available(),
-        resident=fit_on_device(len(data.train), settings, machines),
+        resident=fits_on_gpu(len(data.train), settings, machines),
     )
     module.steps_per_epoch = len(batches)
     validation = Views(data.validation, Targets(data.validation.samples, classes), preprocessing)
