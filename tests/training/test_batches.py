@@ -205,6 +205,19 @@ def test_a_device_that_holds_all_views_makes_the_same_batches(augmentation: str)
     assert equal(made, expected)
 
 
+def test_views_of_the_training_images_are_the_same_from_a_loader_and_from_a_device() -> None:
+    views = Views(numbered(45), targets(SAMPLES, 3), PREPROCESSING)
+    loader = view_loader(views, 0, batch_size=20)
+    held = held_views(views, 0, "cpu")
+    found = [
+        list(Training.training_views(SimpleNamespace(views=each, embedding=loader, device="cpu")))  # type: ignore[arg-type]
+        for each in (None, held)
+    ]
+    assert [len(batch) for batch in found[0]] == [20, 20, 5]
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert shown((torch.cat(found[1]) * 255).byte()) == list(range(45))
+
+
 def test_grids_of_queries_show_a_class_once() -> None:
     batch = make(batch_size=20)[0, 1]
     labels = batch.targets.argmax(dim=1)

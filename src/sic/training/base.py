@@ -1,5 +1,6 @@
 """The base of all fits, a Lightning module: losses, optimiser, schedule, the step of a plain classifier, validation."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -228,6 +229,15 @@ class Training(lightning.LightningModule):
                 f"The loss became NaN or infinite in epoch {self.current_epoch + 1}; try a lower --lr "
                 f"(it was {self.settings.lr:g}). All epochs before it are saved."
             )
+
+    def training_views(self) -> Iterator[Tensor]:
+        """The training images as the model sees them after training, in order and in batches, N×3×S×S in [0, 1]."""
+        if self.views is None:
+            batches: Iterable[Tensor] = (images for images, _ in self.embedding)
+        else:
+            batches = self.views.split(self.embedding.batch_size or len(self.views))
+        for images in batches:
+            yield images.to(self.device).float() / 255
 
     def renew_statistics(self) -> None:
         """Give the batch norms of a B-cos network the statistics of training images, with the present weights."""

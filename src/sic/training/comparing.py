@@ -52,8 +52,8 @@ class ComparingTraining(Training):
         assert isinstance(images_of, Sized)
         latents, done = room_for(len(images_of), self.classifier.support_vectors.shape[1]), 0
         with torch.autocast(self.device.type, enabled=False):
-            for images, _ in self.embedding:
-                found = self.classifier.encoder(images.to(self.device).float() / 255)
+            for images in self.training_views():
+                found = self.classifier.encoder(images)
                 latents[done : done + len(found)] = found.cpu().numpy()
                 done += len(found)
         if processes() > 1:  # each has embedded a share

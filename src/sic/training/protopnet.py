@@ -173,10 +173,10 @@ class ProtoPNetTraining(Training):
 
         def batches() -> Iterator[tuple[Tensor, Tensor]]:
             first = 0
-            for images, _ in self.embedding:
+            for images in self.training_views():
                 rows = range(first, first + len(images))
                 may = [[row in members[label] for label in range(classifier.classes)] for row in rows]
-                yield images.to(self.device).float() / 255, torch.tensor(may, device=self.device)
+                yield images, torch.tensor(may, device=self.device)
                 first += len(images)
 
         with torch.autocast(self.device.type, enabled=False):
