@@ -32,6 +32,8 @@ FEW = 256
 """The most images that are decoded without worker processes, because starting these takes longer."""
 MOST_DECODERS = 16
 """The most processes for decoding."""
+TOGETHER = 16
+"""Images that a worker process decodes before it sends them."""
 CACHE_LIMIT = 8 << 30
 """The most bytes of decoded pixels that are cached; larger datasets are decoded at every use."""
 
@@ -164,7 +166,7 @@ def looks(paths: Sequence[Path], look: Look, workers: int, keep: bool) -> Iterat
     with Store(None if keep else 0) as store:
         keys = [_key(path, code, look.name) for path in data.paths]
         missing = [index for index, key in enumerate(keys) if key is None or key not in store]
-        unknown, decoded = set(missing), iter(loader(Subset(data, missing), workers=min(workers, len(missing))))
+        unknown, decoded = set(missing), _as_found(Subset(data, missing), min(workers, len(missing)))
         for index, key in enumerate(keys):
             stored = None if key is None or index in unknown else store.get(key)
             if stored is not None:
@@ -175,6 +177,13 @@ def looks(paths: Sequence[Path], look: Look, workers: int, keep: bool) -> Iterat
             if key is not None and not isinstance(found, str):
                 store.put(key, look.encode(found))
             yield found
+
+
+def _as_found(data: Dataset[Any], workers: int) -> Iterator[Any]:
+    """The items in order. Several travel at a time, and not as tensors, each of which would be sent by itself: this
+    process would otherwise be slower than its workers."""
+    for together in loader(data, TOGETHER, workers, collate_fn=list):
+        yield from together
 
 
 def _key(path: Path, code: str, name: object) -> bytes | None:
