@@ -36,9 +36,9 @@ def other() -> None:
     [
         (
             lambda: list(loader(Dies(), 1, workers=1)),
-            "ended a loader process, probably because memory ran out; use fewer",
+            "ended a loader process, probably because memory ran out; end other",
         ),
-        (full_gpu, "memory of the GPU is full; use a smaller --batch-size"),
+        (full_gpu, "memory of the GPU is full; end other programs"),
         (other, "Unexpected error (RuntimeError: no such kernel)"),
     ],
     ids=["loader", "gpu", "other"],

@@ -106,14 +106,11 @@ def _lack_of_memory(error: BaseException) -> str | None:
     """What to do about an error that says that memory ran out; None for other errors."""
     kind, text = type(error).__name__, str(error)
     if kind == "OutOfMemoryError":  # torch's, which is not imported here
-        return (
-            "The memory of the GPU is full; use a smaller --batch-size or --size, --support-source bank, or end "
-            "other programs that use it. Finished epochs are kept (--resume)."
-        )
+        return "The memory of the GPU is full; end other programs that use it, or use a smaller --batch-size or --size."
     if "DataLoader worker" in text and ("killed by signal" in text or "exited unexpectedly" in text):
         return (
-            "The system ended a loader process, probably because memory ran out; use fewer --workers or a smaller "
-            "--size. Finished epochs are kept (--resume)."
+            "The system ended a loader process, probably because memory ran out; end other programs or use fewer "
+            "--workers, and run the command again (training: with --resume)."
         )
     return None
 

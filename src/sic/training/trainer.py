@@ -35,7 +35,7 @@ from sic.training.history import (
 )
 from sic.training.memory import bound_memory
 
-RESIDENT = 0.25
+RESIDENT = 0.1
 """Share of a GPU's free memory that the training images may take."""
 WAITS_FOR_PYTHON = 300
 """Images of 224 px: a compiled step of fewer is over on a GPU before its kernels are launched (results/speed.json)."""
