@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from sic.backbones import create
 from sic.evaluate import axioms
 from sic.evaluate.checks import Check, pooled, together
 from sic.evaluate.linearised import Linearised, encoded_colours
 from sic.evaluate.probe import Probe, seen_through
-from sic.evaluate.reference import Reference, evidence, score
+from sic.evaluate.reference import SHAKE, Reference, evidence, score
 from sic.evaluate.returned import Pictures, Returned
 from sic.evaluate.verification import measure
 from sic.methods import SIC, Bcos, Classifier, Contributions
@@ -80,6 +81,19 @@ def test_rounding_moves_contributions_of_every_image(value: float) -> None:
     """Also of a black one, whose pixels are zero."""
     reference = Reference(build(SIC).double(), torch.full((3, 32, 32), value))
     assert 1e-9 < reference.moved(*reference.known(score, 0)) < 1e-4
+
+
+def test_noise_switches_the_gates_that_rounding_switches() -> None:
+    """It moves the features of every place several times as much as rounding does."""
+    torch.manual_seed(0)
+    backbone = create("resnet18").eval()
+    double, image = copy.deepcopy(backbone).double(), photos(1, side=96).double()
+    encoded, noise = encoded_colours(image), torch.randn(1, 6, 96, 96, dtype=torch.float64)
+    with torch.no_grad():
+        right = double.network(encoded)
+        rounded = backbone.network(encoded.float()).double() - right
+        shaken = double.network(encoded * (1 + SHAKE * noise)) - right
+    assert (shaken.norm(dim=1) > 3 * rounded.norm(dim=1)).all()
 
 
 def test_one_picture_at_a_time_is_linearised() -> None:

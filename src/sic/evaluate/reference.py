@@ -14,8 +14,9 @@ from sic.methods import Classifier, Contributions
 
 ROUNDING = 1e-4
 """Largest relative error of contributions in single precision (L2). Backbones without gates have 1e-6 to 5e-5."""
-SHAKE, SHAKES = 1e-6, 8
-"""Relative noise on the encoded pixels, and how often it is drawn. It moves contributions as much as rounding does."""
+SHAKE, SHAKES = 1e-5, 8
+"""Relative noise on the encoded pixels, and how often it is drawn. It moves features some ten times as much as rounding
+does, so a gate that rounding switches, such as the ReLU of a local unit at one place, is switched by some draw, too."""
 SLACK = 4.0
 """An error up to this many times the largest effect of the noise is due to rounding …"""
 SWITCHED = 0.5
@@ -127,7 +128,7 @@ class Reference:
 
     def moved(self, quantity: Quantity, right: Contributions) -> float:
         """How far contributions are from the right ones if encoded pixels, of which even those of black ones are not
-        all zero, change as much as by rounding."""
+        all zero, change by `SHAKE`."""
         if quantity not in self._moved:
             encoded = encoded_colours(self.image[None])
             generator = torch.Generator().manual_seed(0)
