@@ -105,8 +105,8 @@ def test_other_classes_where_none_is_ever_true() -> None:
     assert found.others is not None and found.threshold <= found.others < 100
     assert found.probabilities(torch.tensor([[8.0, -2.0, -2.0]]), "bce")[0, 1] < 0.05
     assert calibrated(10 * truth - 2, truth, "bce").others is None
-    alike = calibrated(torch.zeros(60, 3), truth, "bce", single=True)  # all of them are the nearest
-    assert alike.others == alike.threshold
+    alike = calibrated(torch.zeros(60, 3), truth, "bce", single=True)  # none of them is the nearest
+    assert alike.probabilities(torch.zeros(1, 3), "bce")[0].tolist() == pytest.approx([1 / 3] * 3, abs=0.01)
 
 
 def test_the_limit_of_a_class_is_where_its_probability_is_50_percent() -> None:
@@ -314,3 +314,12 @@ def test_equal_scores_are_covered_together_or_not_at_all() -> None:
     found = promised(scores, scores == 1)
     assert found is not None and found.score == 0 and found.answered == 300
     assert found.covers(scores).tolist() == [True] * 300 + [False] * 300
+
+
+def test_without_any_evidence_no_class_is_the_nearest() -> None:
+    """All classes then have the same score, and the low probability of a class that is not the answer."""
+    fitted = Calibration(5.0, -1.0, 50, others=20.0)
+    nothing, some = torch.full((1, 3), -1.6), torch.tensor([[-1.6, -1.5, -1.6]])
+    assert float(fitted.probabilities(nothing, "bce").max()) < 0.02
+    assert float(fitted.probabilities(some, "bce")[0, 1]) > 0.4
+    assert torch.equal(fitted.probabilities(nothing, "bce")[0, 0], fitted.probabilities(some, "bce")[0, 0])

@@ -128,8 +128,10 @@ class Calibration:
 
 
 def _further(logits: Tensor) -> Tensor:
-    """Which of N×C classes are not the nearest one of their image."""
-    return logits < logits.amax(dim=1, keepdim=True)
+    """Which of N×C classes are not the nearest one of their image. Where several have the highest score, as without any
+    evidence, none is."""
+    nearest = logits == logits.amax(dim=1, keepdim=True)
+    return ~nearest | (nearest.sum(dim=1, keepdim=True) > 1)
 
 
 def calibration_from_json(content: Mapping[str, Any]) -> Calibration:

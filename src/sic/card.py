@@ -114,12 +114,16 @@ def validation_note(training: Mapping[str, Any], calibrated: int, edited: bool =
 
 
 def caution(note: str | None) -> str | None:
-    """A sentence from `validation_note`.
+    """A sentence from the `note` of figures (`validation_note`, `Predictions.measured`).
 
     >>> caution("the probabilities were fitted on these images")
     'The probabilities were fitted on these images: expect less on new ones.'
+    >>> caution("images that are in training, too, are left out: 3")
+    'Images that are in training, too, are left out: 3.'
     """
-    return f"{note[0].upper()}{note[1:]}: expect less on new ones." if note else None
+    if not note:
+        return None
+    return f"{note[0].upper()}{note[1:]}{': expect less on new ones' if note.endswith('on these images') else ''}."
 
 
 def promise_words(calibration: Calibration, task: str) -> str | None:

@@ -262,7 +262,8 @@ def read_config(folder: Path) -> tuple[Config, str]:
             quality_lines(figures)
         return config, content["weights_sha256"]
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise SicError(f"{file} is damaged ({error!r}); copy the model directory again.") from None
+        reason = "it is not JSON" if isinstance(error, json.JSONDecodeError) else repr(error)
+        raise SicError(f"{file} is damaged ({reason}); copy the model directory again.") from None
 
 
 def _needed(each: Field[Any]) -> bool:

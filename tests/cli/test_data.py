@@ -67,7 +67,7 @@ def test_check_knows_what_training_would_stop_at(sic: Sic, table: Path) -> None:
 def test_check_groups_and_layout(sic: Sic, bird_folders: Path, tmp_path: Path) -> None:
     found = sic.json("data", "check", bird_folders, "--group", r"bird \d/\d\d", "--layout", "folders")
     assert found["layout"] == "class folders" and found["groups"] == 12
-    assert found["usable"] is True and found["training"] == ["sic train runs."]
+    assert found["usable"] is True and found["training"] == ["sic train accepts this dataset."]
     found = sic.json("data", "check", bird_folders, "--group", r"bird \d", code=1)  # no class can be split
     assert found["groups"] == 4 and "held out for validation" in found["training"][0]
     assert "--group" in sic.refuse("data", "check", bird_folders, "--group", "(")
@@ -105,7 +105,7 @@ def test_check_says_what_training_will_do(sic: Sic, tmp_path: Path, copies: int,
         shutil.copy(tmp_path / "data" / "train" / "bird 0" / f"00{number}.png", folder / f"copy {number}.png")
     found = sic.json("data", "check", tmp_path / "data", code=code)
     expected = {
-        0: "sic train runs. 1 of the 21 test images is in training, too (test/bird 0/copy 0.png as train/bird 0/000",
+        0: "sic train accepts this dataset. 1 of the 21 test images is in training, too (test/bird 0/copy 0.png as ",
         1: "sic train stops: train/bird 0/000.png (train) and test/bird 0/copy 0.png (test) are the same image, the",
     }
     assert found["training"][0].startswith(expected[code])

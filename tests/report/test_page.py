@@ -298,7 +298,7 @@ def test_findings_are_shown(page: Page, tree: Element) -> None:
     assert [link.attributes["href"] for link in shown.all("a")] == ["#support-0", "#support-4"]
     assert len(shown.all("img")) == 4
     assert len(shown.all("article")) == 2
-    assert "found nothing" in parse(render(replace(page, findings=[]))).one("section", id="findings").text
+    assert "found no problems" in parse(render(replace(page, findings=[]))).one("section", id="findings").text
 
 
 def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:

@@ -776,7 +776,7 @@ def test_no_similar_case_is_said(visit: Visit) -> None:
     page = visit.go(f"/?test={number}")
     page.wait_for_selector(".panel")
     assert page.locator("#answer").inner_text() == "Answer: no similar case"
-    assert "do not take it for an answer" in page.locator("#unlike").inner_text()
+    assert "do not treat it as an answer" in page.locator("#unlike").inner_text()
 
 
 def test_a_refusal_is_shown(visit: Visit) -> None:

@@ -69,7 +69,7 @@ def test_the_size_follows_the_images_and_the_machine(
     settings = chosen(found, gpu)
     assert Preprocessing.of(settings) == Preprocessing(size, size, "squash") and settings.backbone == backbone
     assert f"image size {size} px (images are about {side} px" in notes(found, gpu)
-    assert ("a CPU manages 96" in notes(found, gpu)) == (side > 96 and not gpu)
+    assert ("96 px suit a CPU" in notes(found, gpu)) == (side > 96 and not gpu)
 
 
 def test_a_folder_that_cannot_be_read_gets_a_reason(tmp_path: Path) -> None:

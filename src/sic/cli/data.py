@@ -69,7 +69,7 @@ def _summary(data: "ImageData", stops: list[str], talker: Talker) -> dict[str, A
         found["sex"], uneven = rsna.sexes(data)
         problems += uneven
     training = [f"sic train stops: {reason}" for reason in stops]
-    training = training or [f"sic train runs. {remark or ''}".rstrip()]
+    training = training or [f"sic train accepts this dataset. {remark or ''}".rstrip()]
     return {**found, "problems": [*stops, *problems], "usable": not stops, "training": training}
 
 
@@ -90,10 +90,12 @@ def _print(found: dict[str, Any], data: "ImageData") -> None:
     for split, by_sex in found.get("sex", {}).items():
         text = "; ".join(f"{sex}: {', '.join(f'{n} {name}' for name, n in by.items())}" for sex, by in by_sex.items())
         OUT.print(f"Sex in {split}: {text}.")
-    for sentence in found["problems"][:SHOWN]:
+    verdict = " ".join(found["training"])
+    problems = [sentence for sentence in found["problems"] if sentence not in verdict]
+    for sentence in problems[:SHOWN]:
         OUT.print(f"! {sentence}", style="yellow")
-    if len(found["problems"]) > SHOWN:
-        OUT.print(f"… and {len(found['problems']) - SHOWN} more; --json lists all of them.")
+    if len(problems) > SHOWN:
+        OUT.print(f"… and {len(problems) - SHOWN} more; --json lists all of them.")
     if not found["problems"]:
         OUT.print("No problems.")
     for sentence in found["training"]:

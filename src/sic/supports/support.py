@@ -210,7 +210,10 @@ def read_supports(folder: Path, read: Callable[[str], bytes] | None = None, side
             for entry in entries
         ]
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, DecompressionBombError) as error:
-        raise SicError(f"{folder} does not hold readable supports ({error}); copy the model directory again.") from None
+        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        raise SicError(
+            f"{folder} does not hold readable supports ({reason}); copy the model directory again."
+        ) from None
 
 
 def _checked(value: object, kind: type[Value]) -> Value:

@@ -288,7 +288,7 @@ def _view(data: ImageData, said: dict[str, Any], recipe: RecipeName, gpu: bool, 
     if size is None:
         largest = 224 if gpu else 160 if RECIPES[recipe].projection_first else 96
         size = max([s for s in (32, 64, 96, 128, 160, 224) if s <= min(side, largest)], default=32)
-        slow = f", a CPU manages {largest}" if side > largest and not gpu else ""
+        slow = f", {largest} px suit a CPU" if side > largest and not gpu else ""
         notes.append(f"image size {size} px (images are about {side} px{slow})")
     fit: Fit | None = said.get("fit")
     if fit is None:

@@ -2,6 +2,8 @@
 
 import { byId, fail, make, percent, qualityWords } from "/static/elements.js";
 
+export const VISIBLE = 0.01;  // a smaller probability is shown as "under 1 %", whether there is evidence or not
+
 /** At most `number` of these, evenly spread. */
 function spread(all, number) {
   const length = Math.min(number, all.length);
@@ -54,6 +56,6 @@ export function introduce(described) {
   byId("terms").hidden = !terms;
   byId("terms-words").textContent = terms ?? "";
   byId("classes-words").textContent = (described.exclusive ? "The probabilities of all classes add up to 100\u00a0%" : "Each class is judged by itself: 50 % or more is a yes") +
-    (described.floor ? `, and \u201cnone\u201d means no evidence at all (${percent(described.floor)}, where the bars start)` : "") +
+    (described.floor >= VISIBLE ? `, and \u201cnone\u201d means no evidence at all (${percent(described.floor)}, where the bars start)` : "") +
     ". Choose a class to see its reasons; tick another one to compare.";
 }

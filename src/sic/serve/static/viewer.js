@@ -3,7 +3,7 @@
 import { explain, get, matches, model, share } from "/static/api.js";
 import { difference } from "/static/difference.js";
 import { breakable, byId, clearMessage, fail, make, percent, truthWords } from "/static/elements.js";
-import { introduce, offerCases, offerTests } from "/static/introduction.js";
+import { introduce, offerCases, offerTests, VISIBLE } from "/static/introduction.js";
 import { pixels, scaleEnd } from "/static/maps.js";
 import { forget, light, linkRegions } from "/static/matches.js";
 import { decode, panel } from "/static/panel.js";
@@ -64,7 +64,7 @@ function tell() {
   byId("unlike").hidden = answer.similar_case;
   byId("unlike").textContent = answer.similar_case ? ""
     : !described.by_similarity ? "The model is not sure: no class reaches 50\u00a0%."
-    : `This image resembles none of the cases enough: no class reaches 50 %. The nearest is ${nearest}; do not take it for an answer.`;
+    : `This image does not resemble any case closely enough: no class reaches 50 %. The nearest is ${nearest}; do not treat it as an answer.`;
   const others = Object.entries(answer.probabilities).filter(([name, value]) => value >= 0.5 && !answer.labels.includes(name)).map(([name]) => name);
   byId("others").hidden = !others.length;
   byId("others").textContent = `The model is undecided: ${others.length > 3 ? `${others.length} other classes` : others.join(" and ")} would also be a yes.`;
@@ -91,7 +91,7 @@ function listClasses() {
     button.addEventListener("click", () => choose([name], `[data-name="${CSS.escape(name)}"]`));
     const fill = make("span", { className: probability >= 0.5 ? "fill yes" : "fill" });
     const from = Math.min(described.floor, probability);  // no evidence, no bar
-    const none = described.floor > 0 && probability - described.floor < 0.005;
+    const none = described.floor >= VISIBLE && probability - described.floor < 0.005;
     fill.style.left = `${100 * from}%`;
     fill.style.width = `${100 * (probability - from)}%`;
     const floor = make("span", { className: "floor" });
