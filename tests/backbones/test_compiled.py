@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 
 from sic import backbones
-from sic.backbones.compiled import blocks, compiled_by_blocks, is_sequence
+from sic.backbones.compiled import KEEP, blocks, compiled, compiled_by_blocks, is_sequence
 from sic.backbones.registry import build
 from sic.bcos import fade
 from sic.settings import Form
@@ -53,6 +53,12 @@ def test_a_sequence_that_does_more_is_no_sequence() -> None:
 
     inner = Doubled(torch.nn.ReLU())
     assert not is_sequence(inner) and blocks(torch.nn.Sequential(inner)) == [inner]
+
+
+def test_torch_has_the_setting_that_keeps_compiled_code(compile_with: Callable[[Any], None]) -> None:
+    compile_with("eager")
+    compiled(torch.relu, None)
+    assert getattr(torch._functorch.config, KEEP) is True
 
 
 @pytest.mark.parametrize("maps", [False, True])

@@ -6,6 +6,8 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
+KEEP = "autograd_cache_allow_custom_autograd_functions"
+"""torch's own setting, which another version may not have."""
 MOST_KINDS = 64
 """Most kinds of blocks with the same code; by default, torch gives up at eight."""
 
@@ -13,7 +15,8 @@ MOST_KINDS = 64
 def compiled(function: Callable[[Tensor], Tensor], mode: str | None) -> Callable[[Tensor], Tensor]:
     """`function` for inputs of one shape. `mode`: as in `torch.compile`."""
     # Without this, torch does not keep compiled code that has an autograd function for the next fit. Ours is pure.
-    torch._functorch.config.autograd_cache_allow_custom_autograd_functions = True
+    if hasattr(torch._functorch.config, KEEP):
+        setattr(torch._functorch.config, KEEP, True)
     return torch.compile(function, dynamic=False, mode=mode)
 
 
