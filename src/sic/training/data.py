@@ -64,7 +64,9 @@ def gather(data: ImageData, settings: Settings, cache: Path, workers: int, repor
     dropped: set[str] = set()
     if settings.drop_leaks:
         dropped = training_leaks(data, prints)
-        reporter.say(f"Training images removed as copies of held-out images or of their groups: {len(dropped)}.")
+        reporter.say(
+            f"Training images removed, because they are copies of held-out images or share their group: {len(dropped)}."
+        )
         data = replace(data, splits=data.splits | {TRAIN: [s for s in data.splits[TRAIN] if s.id not in dropped]})
     found = leakage(data, prints)
     if found.stops and not settings.allow_leaks:
