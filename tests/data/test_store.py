@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from sic.data import duplicates, loading
@@ -66,6 +67,16 @@ def test_unchanged_files_are_decoded_once(home: Path, samples: list[Sample], dec
         one, other = first.prints[index], second.prints[2 - index]
         assert (one.size, one.digest) == (other.size, other.digest) == ((60, 48), one.digest)
         np.testing.assert_array_equal(one.grey, other.grey)
+
+
+def test_chance_does_not_depend_on_what_is_stored(home: Path, samples: list[Sample], decoded: list[str]) -> None:
+    """Or the weights that are drawn after it would."""
+    states = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        load(samples, samples[0].path.parent)
+        states.append(torch.get_rng_state())
+    assert len(decoded) == 3 and torch.equal(*states)
 
 
 def test_what_may_be_different_is_decoded_again(home: Path, samples: list[Sample], decoded: list[str]) -> None:

@@ -182,8 +182,10 @@ def looks(paths: Sequence[Path], look: Look, workers: int, keep: bool) -> Iterat
 def _as_found(data: Dataset[Any], workers: int) -> Iterator[Any]:
     """The items in order. Several travel at a time, and not as tensors, each of which would be sent by itself: this
     process would otherwise be slower than its workers."""
-    for together in loader(data, TOGETHER, workers, collate_fn=list):
-        yield from together
+    # At once, also where nothing is missing: it draws a number, and the weights that are drawn next must not depend on
+    # what is stored.
+    batches = iter(loader(data, TOGETHER, workers, collate_fn=list))
+    return (found for together in batches for found in together)
 
 
 def _key(path: Path, code: str, name: object) -> bytes | None:
