@@ -42,7 +42,9 @@ def model_card(config: dict[str, Any]) -> str:
     if edits:
         parts.append(f"**Supports** were edited after training ({edits} edits, recorded in `config.json`).")
     if config["figures"]:
-        parts.append("\n".join(f"- {images_of(name)}: {_line(values)}" for name, values in config["figures"].items()))
+        parts.append(
+            "\n".join(f"- {images_of(name)}: {_line(name, values)}" for name, values in config["figures"].items())
+        )
     calibration = calibration_from_json(config["calibration"])
     if calibration.images:
         parts.append(
@@ -114,16 +116,12 @@ def validation_note(training: Mapping[str, Any], calibrated: int, edited: bool =
 
 
 def caution(note: str | None) -> str | None:
-    """A sentence from the `note` of figures (`validation_note`, `Predictions.measured`).
+    """A sentence from `validation_note`.
 
     >>> caution("the probabilities were fitted on these images")
     'The probabilities were fitted on these images: expect less on new ones.'
-    >>> caution("images that are in training, too, are left out: 3")
-    'Images that are in training, too, are left out: 3.'
     """
-    if not note:
-        return None
-    return f"{note[0].upper()}{note[1:]}{': expect less on new ones' if note.endswith('on these images') else ''}."
+    return f"{note[0].upper()}{note[1:]}: expect less on new ones." if note else None
 
 
 def promise_words(calibration: Calibration, task: str) -> str | None:
@@ -143,12 +141,13 @@ def images_of(split: str) -> str:
     return f"{name} images {without.replace('_', ' ')}".rstrip()
 
 
-def _line(figures: dict[str, Any]) -> str:
+def _line(split: str, figures: dict[str, Any]) -> str:
     """The headline, then the other metrics."""
     known = [metric for metric in ACCURACY if isinstance(figures.get(metric.key), float)]
     metrics = ", ".join(f"{metric.title} {metric.text(figures[metric.key])}" for metric in known)
     images = f" ({figures['images']} images)" if "images" in figures else ""
-    headline, expected = Headline.of(figures), caution(figures.get("note"))
+    headline, note = Headline.of(figures), figures.get("note")
     start = "" if headline is None else f"{headline.sentence} "
-    start += f"{expected} " if expected else ""
+    if note:  # that of images without copies says how many were left out
+        start += f"{caution(note) if split == 'validation' else f'{note[0].upper()}{note[1:]}.'} "
     return f"{start}{'If every image had to be answered: ' if headline else ''}{metrics}{images}"

@@ -49,6 +49,7 @@ def test_check_says_what_is_there(sic: Sic, table: Path) -> None:
         "sic train stops: No class",
     ):
         assert expected in words
+    assert words.count("No class") == 1
 
 
 def test_check_lists_everything_of_data_that_cannot_be_used(sic: Sic, tmp_path: Path) -> None:

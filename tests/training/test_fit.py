@@ -274,6 +274,7 @@ def test_figures_with_and_without_copies(bird_folders: Path, tmp_path: Path) -> 
     clean = [sample for sample in sic.data.open(images).splits["test"] if "seen" not in sample.id]
     assert figures["test_without_copies"]["accuracy"] == pytest.approx(model.predictions(clean).quality["accuracy"])
     card = (tmp_path / "model" / "README.md").read_text()
+    assert "are left out: 1. " in card
     assert "- test images: Answers" in card and "- test images without copies: Answers" in card
 
 

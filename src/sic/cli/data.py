@@ -90,8 +90,7 @@ def _print(found: dict[str, Any], data: "ImageData") -> None:
     for split, by_sex in found.get("sex", {}).items():
         text = "; ".join(f"{sex}: {', '.join(f'{n} {name}' for name, n in by.items())}" for sex, by in by_sex.items())
         OUT.print(f"Sex in {split}: {text}.")
-    verdict = " ".join(found["training"])
-    problems = [sentence for sentence in found["problems"] if sentence not in verdict]
+    problems = [sentence for sentence in found["problems"] if f"sic train stops: {sentence}" not in found["training"]]
     for sentence in problems[:SHOWN]:
         OUT.print(f"! {sentence}", style="yellow")
     if len(problems) > SHOWN:
