@@ -59,6 +59,7 @@ COMPARISONS: dict[str, list[str]] = {
     "funnybirds": [
         *("--train", METHODS, "--size", "256", "--fit", "squash", "--batch-size", "128", "--epochs", "30"),
         *("--check-every", "15", "--validation", "0.05", "--augmentation", "affine", "--lr", "1e-3"),
+        *("--ambiguous", "share"),
         *("--set", "sic:recipe=scratch", "--set", "sic:support_source=bank", "--set", "protopnet:lr=3e-3"),
         *("--only", "accuracy,funnybirds"),
     ],

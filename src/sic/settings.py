@@ -31,6 +31,9 @@ images drawn once. full: all images."""
 SupportSource = Literal["exact", "bank", "n-way"]
 """Supports of a training step. exact: images of every class, embedded with the queries. bank: remembered latents of
 every class. n-way: images of some classes, embedded with the queries."""
+Ambiguous = Literal["share", "every"]
+"""The target of an image that fits several classes, one of which is meant (a bird that lacks parts). share: equal parts
+of 1, as in the FunnyBirds framework. every: 1 for each of them."""
 RecipeName = Literal["scratch", "paper", "bcosify", "frozen", "tuned"]
 
 
@@ -290,6 +293,11 @@ class Settings(Network):
     validation: float = setting("Share of the training images held out for validation.", 0.15, low=0.01, high=0.9)
     hold_out: bool = setting(
         "Choose the epoch on held-out training images, and measure on the data's own validation images.", False
+    )
+    ambiguous: Ambiguous = setting(
+        "Targets of an image that fits several classes, one of which is meant (FunnyBirds): share (equal parts of 1) "
+        "or every (1 for each of them).",
+        "every",
     )
     balance: bool = setting("Weight the positives of rare classes as much as the negatives.", False)
     allow_leaks: bool = setting("Train even if many held-out images, or their groups, are also training images.", False)

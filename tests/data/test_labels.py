@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from sic.data.dataset import Box, Sample
-from sic.data.labels import Targets, average_precisions, mean_precision, split_targets, targets
+from sic.data.labels import Targets, average_precisions, mean_precision, shared, split_targets, targets
 
 
 def sample(labels: tuple[int, ...], *difficult: int) -> Sample:
@@ -21,6 +21,12 @@ def test_targets_are_multi_hot_and_unknown_where_nobody_is_sure() -> None:
     assert truth.tolist() == [[0, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 1]]
     assert counts.tolist() == [[True] * 3, [True] * 3, [False, True, True], [False, False, True]]
     assert found.isnan().tolist() == (~counts).tolist()
+
+
+def test_correct_answers_share_one_and_the_rest_stays() -> None:
+    found = shared(targets([sample((1,)), sample((0, 2)), sample(()), sample((2,), 0), sample((0, 1, 2))], 3))
+    wanted = [[0, 1, 0], [1 / 2, 0, 1 / 2], [0, 0, 0], [math.nan, 0, 1], [1 / 3] * 3]
+    torch.testing.assert_close(found, torch.tensor(wanted), equal_nan=True)
 
 
 def test_average_precisions_leave_out_what_does_not_count() -> None:

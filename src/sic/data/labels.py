@@ -42,6 +42,16 @@ def split_targets(targets: Tensor) -> tuple[Tensor, Tensor]:
     return targets.nan_to_num(0), ~targets.isnan()
 
 
+def shared(targets: Tensor) -> Tensor:
+    """Targets N×C in which the classes of an image have equal parts of 1; unknown ones stay NaN.
+
+    >>> shared(torch.tensor([[1.0, 0.0, 1.0], [0.0, math.nan, 1.0]]))
+    tensor([[0.5000, 0.0000, 0.5000],
+            [0.0000,    nan, 1.0000]])
+    """
+    return targets / targets.nansum(dim=1, keepdim=True).clamp_min(1)
+
+
 def average_precisions(scores: Tensor, targets: Tensor) -> list[float | None]:
     """Average precision of every class over the samples that count for it (not interpolated); None without positives.
 

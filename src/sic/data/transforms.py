@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sic.data.images import Pixels, Preprocessing
+from sic.data.parcel import Parcel
 from sic.settings import Augmentation
 
 
 @dataclass
-class Moves:
+class Moves(Parcel):
     """The transforms of the images of a batch."""
 
     source: Tensor

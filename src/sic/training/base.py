@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from sic.bcos import fade, renew_statistics
 from sic.bcos.norms import processes
-from sic.data.labels import split_targets
+from sic.data.labels import shared, split_targets
 from sic.data.transforms import TrainingTransform, evaluation_view
 from sic.errors import SicError
 from sic.methods import Classifier
@@ -37,8 +37,7 @@ def binary_loss(logits: Tensor, targets: Tensor, positive: Tensor | None = None)
 
 def softmax_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy with an image's labels as answers that share it equally."""
-    truth, counts = split_targets(targets)
-    shares = truth / truth.sum(dim=1, keepdim=True).clamp_min(1)
+    shares, counts = split_targets(shared(targets))
     return F.cross_entropy(logits.masked_fill(~counts, -1e4), shares)
 
 
@@ -194,8 +193,7 @@ class Training(lightning.LightningModule):
     def training_step(self, batch: Batch, index: int) -> Tensor:
         self.fade()
         logits = gathered(self.classifier(self.prepared(batch.queries)).float(), len(batch.targets))
-        lesson = self.lesson(batch)
-        return self.noted(self.loss(logits, lesson.targets(batch.targets) if lesson else batch.targets), index)
+        return self.noted(self.loss(logits, self.wanted(batch.targets, self.lesson(batch))), index)
 
     def on_fit_start(self) -> None:
         if self.teacher is not None:  # it is no part of this module, so nobody else moves it
@@ -210,8 +208,14 @@ class Training(lightning.LightningModule):
         maps = None if lesson.maps is None else gathered(lesson.maps, number)
         return Lesson(gathered(lesson.probabilities, number), maps)
 
+    def wanted(self, targets: Tensor, lesson: Lesson | None = None) -> Tensor:
+        """What the loss compares N×C logits with: the targets of N images, mixed with what a teacher says."""
+        if self.settings.ambiguous == "share" and not self.multi_label:
+            targets = shared(targets)
+        return lesson.targets(targets) if lesson else targets
+
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The method's own, of N×C."""
+        """The method's own, of logits and `wanted` targets, both N×C."""
         if self.classifier.loss == "ce":
             return softmax_loss(logits, targets)
         return binary_loss(logits, targets, None if self.positive is None else self.positive.to(logits.device))
@@ -280,7 +284,7 @@ class Training(lightning.LightningModule):
     def validity(self, logits: Tensor, targets: Tensor) -> "Validity":
         """How good the classifier is on N validation images, by its logits N×C."""
         answers = Answers(logits, "multi" if self.multi_label else "single", self.classifier.loss)
-        return Validity(answers.main_score(targets), self.loss(logits, targets).item(), len(targets))
+        return Validity(answers.main_score(targets), self.loss(logits, self.wanted(targets)).item(), len(targets))
 
     def health_figures(self, score: float, chance: float) -> dict[str, float]:
         """Further metrics of a method, for the history."""

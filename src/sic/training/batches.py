@@ -21,6 +21,7 @@ from sic.data.dataset import Sample
 from sic.data.images import Preprocessing
 from sic.data.labels import Targets
 from sic.data.loading import PixelSource, batch_on_cpu, loader
+from sic.data.parcel import Parcel
 from sic.data.transforms import Moves, TrainingTransform, evaluation_view
 from sic.training.penalties import query_grids
 
@@ -86,7 +87,7 @@ def support_candidates(samples: Sequence[Sample]) -> dict[int, list[int]]:
 
 
 @dataclass
-class Batch:
+class Batch(Parcel):
     """Bytes N×3×S×S and targets N×C (see `sic.data.labels`) of queries and of supports, and the supports' classes.
 
     Where several processes train together, each has its share of the pixels, and all of the rest."""

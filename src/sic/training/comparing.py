@@ -97,5 +97,6 @@ class NWHeadTraining(ComparingTraining):
         with torch.autocast(self.device.type, enabled=False):
             latents = classifier.encoder.project(self.whole(pooled.float(), batch))
             log_weights = classifier.log_weights(latents[:number], latents[number:])
-            loss = self.loss(classifier.logits(log_weights, batch.support_classes), batch.targets)
+            logits = classifier.logits(log_weights, batch.support_classes)
+            loss = self.loss(logits, self.wanted(batch.targets))
         return self.noted(loss, index)

@@ -291,7 +291,8 @@ def _optimise(
         vectors = latents[len(queries) :]
         evidence = classifier.evidence(latents[: len(queries)], vectors)
         logits = classifier.logits(evidence, classes)
-        loss = module.loss(logits, targets[queries]) + module.competition(logits, targets[queries], step / steps)
+        wanted = module.wanted(targets[queries])
+        loss = module.loss(logits, wanted) + module.competition(logits, wanted, step / steps)
         parts = classifier.encoder.additive(drawn, latents)[: len(queries)]
         grids = query_grids(known[queries], module.multi_label, rng).to(module.device)
         loss = loss + module.penalty(parts, targets[queries], grids, vectors, classes, step / steps)

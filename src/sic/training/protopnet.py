@@ -155,7 +155,7 @@ class ProtoPNetTraining(Training):
         patches = classifier.patches(self.prepared(batch.queries))
         with torch.autocast(self.device.type, enabled=False):
             distances = classifier.distances(patches.float())
-            loss = self.loss(classifier.logits(distances), batch.targets)
+            loss = self.loss(classifier.logits(distances), self.wanted(batch.targets))
             if self.stage == "last":
                 others = classifier.last.weight.abs().sum() - classifier.own_weights().abs().sum()
                 loss = loss + SPARSE * others

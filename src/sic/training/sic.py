@@ -201,7 +201,7 @@ class SICTraining(ComparingTraining):
         self.fade()
         features = classifier.encoder.features(self.prepared(torch.cat([batch.queries, batch.supports])))
         lesson = self.lesson(batch)
-        targets = lesson.targets(batch.targets) if lesson else batch.targets
+        targets = self.wanted(batch.targets, lesson)
         with torch.autocast(self.device.type, enabled=False):
             features = self.whole(features.float(), batch)
             latents = classifier.encoder.project(features)
