@@ -10,6 +10,7 @@ docs/pictures/adds-up.png.
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,8 @@ def main() -> None:
     samples = [data.splits["test"][row] for row in spread(len(data.splits["test"]), arguments.images)]
     ways: dict[str, tuple[str, Callable[[Any, Tensor, Tensor], Contributions]]] = {
         "SIC": ("sic", lambda classifier, images, targets: classifier.explain(images, targets)),
-        "SIC, Input×Gradient (RGB)": ("sic", lambda *what: input_x_gradient(*what, encoded=False)),
-        "SIC, Input×Gradient (6 channels)": ("sic", lambda *what: input_x_gradient(*what, encoded=True)),
+        "SIC, Input×Gradient (RGB)": ("sic", partial(input_x_gradient, encoded=False)),
+        "SIC, Input×Gradient (6 channels)": ("sic", partial(input_x_gradient, encoded=True)),
     }
     for name in models["blackbox"].classifier.attributions:
 
@@ -98,7 +99,7 @@ def main() -> None:
         images = torch.stack([model.tensor(sample.path) for sample in samples])
         targets = model.classifier(images).argmax(1)
         explained[name] = way(model.classifier, images, targets)
-    result = {
+    result: dict[str, Any] = {
         "models": {
             name: {"backbone": model.config.backbone, "test": model.config.figures["test"]["accuracy"]}
             for name, model in models.items()

@@ -19,10 +19,12 @@ from command import as_typed
 from torch import Tensor, nn
 
 from sic import backbones
+from sic.bcos.norms import BatchNormUncentred2d
 from sic.data.images import Preprocessing
 from sic.directory import Config, build
 from sic.explain import images_at_once
 from sic.machines import exact_arithmetic
+from sic.methods import SIC
 from sic.model import Model
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -33,7 +35,7 @@ CLASSES, SUPPORTS = 120, 3
 def settle(network: nn.Module, images: Tensor) -> None:
     """Norms that have seen a batch: activations of an untrained network would die out, and zeros are fast."""
     for module in network.modules():
-        if hasattr(module, "running_var"):
+        if isinstance(module, BatchNormUncentred2d | nn.BatchNorm2d):
             module.momentum = 1.0
     network.train()(images)
     network.eval()
@@ -43,6 +45,7 @@ def sic_model(backbone: str, size: int, images: Tensor) -> Model:
     """Random weights; the supports are latents of some of the images."""
     config = Config(backbone, [str(c) for c in range(CLASSES)], "single", Preprocessing(size, size), SUPPORTS, 1.0)
     classifier = build(config, CLASSES * SUPPORTS).to(DEVICE)
+    assert isinstance(classifier, SIC)
     settle(classifier, images[:8])
     with torch.no_grad():
         latents = classifier.encoder(images[:8])

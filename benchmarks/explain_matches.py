@@ -23,6 +23,7 @@ from sic.data.images import Preprocessing
 from sic.directory import Config, build
 from sic.explain import images_at_once
 from sic.machines import exact_arithmetic
+from sic.methods import SIC
 from sic.model import Model
 from sic.supports import Support
 
@@ -42,6 +43,7 @@ def untrained(backbone: str, weights: str | None, classes: int, size: int, devic
     config = Config(backbone, names, "single", Preprocessing(size, size), SUPPORTS, 1.0, form="bcosified")
     load = None if weights is None else loader(weights, backbone, "bcosified")
     classifier = build(config, classes * SUPPORTS, load=load).to(device).eval()
+    assert isinstance(classifier, SIC)
     views = pictures(classes * SUPPORTS, size, seed=1).to(device)
     features = torch.cat([classifier.encoder.features(batch) for batch in views.split(16)])
     projection = classifier.encoder.projection.weight

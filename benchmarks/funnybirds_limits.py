@@ -21,12 +21,13 @@ from command import as_typed
 from numpy.typing import NDArray
 
 from sic.cli.console import Talker
+from sic.data.birds import PARTS
 from sic.data.dataset import Sample
 from sic.data.images import read_image
-from sic.data.layouts.funnybirds import PARTS, class_parts, open_funnybirds, part_map, without_parts
-from sic.directory import load
+from sic.data.layouts.funnybirds import class_parts, open_funnybirds, part_map, without_parts
 from sic.evaluate.funnybirds import WITHOUT_ONE, matters
 from sic.evaluate.interventions import COLOURS, TestBirds, colour_numbers
+from sic.model import load
 
 RESULTS = Path("results")
 
@@ -89,6 +90,11 @@ def marked_in_vain(birds: TestBirds, thresholds: dict[str, float]) -> dict[str, 
     return found
 
 
+def of_seed(values: Any, seed: int) -> Any:
+    """A figure of the table, which has one for every seed if there are several."""
+    return values[seed] if isinstance(values, list) else values
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
@@ -118,7 +124,8 @@ def main() -> None:
             model = load(folder)
             method = model.config.method
             birds = TestBirds(model.classifier, root, samples, model.config.preprocessing, talker.advance)
-            plain, other = measured[method]["threshold"], measured[method].get("threshold_contributions")
+            seed = model.config.training["seed"]
+            plain, other = (of_seed(measured[method].get(f"threshold{kind}"), seed) for kind in ("", "_contributions"))
             thresholds = {"contributions": plain} if other is None else {"contributions": other, "alpha": plain}
             errors = errors_of(birds, seen, fitting, species)
             content["models"][method] = errors | {"maps": marked_in_vain(birds, thresholds)}

@@ -82,7 +82,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     arguments = parser.parse_args()
     small = arguments.small
-    said = {"backbone": "resnet_tiny" if small else "resnet50", "size": 32 if small else 224, "recipe": "paper"}
+    said: dict[str, Any] = {"backbone": "resnet_tiny" if small else "resnet50", "size": 32 if small else 224}
+    said |= {"recipe": "paper"}
     said |= {"batch_size": 32, "temperature": 30.0, "epochs": 1000}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "photos"
@@ -110,7 +111,7 @@ def main() -> None:
         module.steps_per_epoch = len(batches)
         optimiser = torch.optim.AdamW(module.parameters(), lr=settings.lr, weight_decay=0.0)
         torch.backends.cudnn.benchmark = True
-        type(module).global_step = property(lambda self: 0)  # there is no trainer
+        type(module).global_step = property(lambda self: 0)  # type: ignore[assignment, method-assign]  # no trainer
 
         def arriving() -> Any:
             loader = training_loader(batches, arguments.workers, 0)

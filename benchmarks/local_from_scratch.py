@@ -10,6 +10,7 @@ Runs that are finished are not trained again.
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from command import as_typed, sic
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/local_from_scratch"))
     parser.add_argument("--out", type=Path, default=Path("results/local_from_scratch.json"))
     arguments = parser.parse_args()
-    results = {}
+    results = dict[str, list[Any]]()
     for name in arguments.only:
         results[name] = []
         for seed in arguments.seeds:

@@ -9,6 +9,7 @@ the shares of right test answers to results/probe.json.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import record
@@ -40,7 +41,7 @@ def features(network: Backbone, paths: list[Path], preprocessing: Preprocessing)
 def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, right: np.ndarray, seed: int) -> dict[str, float]:
     """The chosen strength, and the share of right test answers."""
 
-    def fitted(x: np.ndarray, y: np.ndarray, strength: float) -> object:
+    def fitted(x: np.ndarray, y: np.ndarray, strength: float) -> Any:
         return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=300)).fit(x, y)
 
     shown, held_out, own, others = train_test_split(train, labels, test_size=0.15, random_state=seed, stratify=labels)

@@ -64,7 +64,7 @@ def freeze_networks() -> None:
     def pooled(backbone: Backbone, prepared: Tensor) -> Tensor:
         return backbone.pool_maps(backbone.feature_maps(prepared))
 
-    Backbone.feature_maps, Backbone.pooled = remembered, pooled  # type: ignore[method-assign]
+    Backbone.feature_maps, Backbone.pooled = remembered, pooled  # type: ignore[assignment, method-assign]
 
 
 def main() -> None:
@@ -105,7 +105,7 @@ def main() -> None:
     result["frozen"] = options.frozen
     result["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     for kind, strength in KINDS.items():
-        protopnet.strength = strength
+        protopnet.strength = strength  # type: ignore[assignment]
         result[kind] = {rate: accuracies(kind, "protopnet", rate) for rate in options.rates.split(",")}
     result["blackbox"] = {options.blackbox: accuracies("blackbox", "blackbox", options.blackbox)}
     settings["weights"] = Path(options.weights).name

@@ -197,13 +197,13 @@ def main() -> None:
     if (arguments.weights is None) != (name == "birds"):
         parser.error("--weights is for all comparisons but birds")
     flags = list(COMPARISONS[name])
-    methods = flags.index("--train") + 1
-    flags[methods] = arguments.methods or flags[methods]
-    flags = without_others(flags, flags[methods])
+    place = flags.index("--train") + 1
+    flags[place] = arguments.methods or flags[place]
+    flags = without_others(flags, flags[place])
     rates = tuned(name, arguments.out, flags)
     flags += [*rates, *passed_on]
     if arguments.weights:
-        flags += starts(flags[methods], arguments.weights)
+        flags += starts(flags[place], arguments.weights)
     command = ["compare", "--data", arguments.data, "--seeds", arguments.seeds, *flags, "--out", str(runs), "--json"]
     done = subprocess.run([sys.executable, "-m", "sic", *command], stdout=subprocess.PIPE, text=True)
     if done.returncode:

@@ -1,6 +1,6 @@
 """Malformed requests against a server: none may be answered with a 5xx, and the server must live on.
 
-python -m benchmarks.serve_fuzz --number 2000
+python benchmarks/serve_fuzz.py --number 2000
 
 Truncated and mutated pictures, pictures that claim any size, JPEGs of thousands of scans, PostScript, bodies that are
 no form, odd names, and headers that are no addresses. Without a model directory: a small model of random weights.
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.serve_load import make_model, resident
 from PIL import Image
+from serve_load import make_model, resident
 
 FORMATS = ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF"]
 KINDS = ["image/png", "image/jpeg", "application/dicom", "application/octet-stream", "image/svg+xml", "text/html", ""]

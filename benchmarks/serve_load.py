@@ -1,6 +1,6 @@
 """Eight clients at once against `sic serve` with a B-cos ResNet50 of random weights: errors, memory, waiting times.
 
-    python -m benchmarks.serve_load --seconds 60
+    python benchmarks/serve_load.py --seconds 60
 
 At the same time others misbehave: 210 connections stay half open (they are opened again when the server closes them),
 and four uploads trickle in, byte by byte. Every answer must be a 200, or a 503 that says when to come back. Memory at
@@ -32,6 +32,7 @@ from PIL import Image
 from sic import directory
 from sic.data import Preprocessing
 from sic.directory import Config
+from sic.methods import SIC
 from sic.model import Model
 from sic.supports import Support
 
@@ -51,6 +52,7 @@ def make_model(folder: Path, backbone: str) -> None:
         30.0,
     )
     classifier = directory.build(config, CLASSES * SUPPORTS, measure=True).eval()
+    assert isinstance(classifier, SIC)
     labels = [label for label in range(CLASSES) for _ in range(SUPPORTS)]
     images = np.random.default_rng(0).integers(0, 256, (len(labels), SIZE, SIZE, 3), dtype=np.uint8)
     with torch.no_grad():

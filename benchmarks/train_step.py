@@ -168,7 +168,7 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-MAKERS = {"ours": ours, "plain": plain, "plain_graphs": partial(plain, graphs=True)}
+MAKERS: dict[str, Callable[..., Any]] = {"ours": ours, "plain": plain, "plain_graphs": partial(plain, graphs=True)}
 WHO = {
     "exact_392": ("ours", "plain"),
     "exact_92": ("ours", "plain", "plain_graphs"),

@@ -22,7 +22,7 @@ import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 import record
@@ -146,7 +146,7 @@ def main() -> None:
     ways = {"before": Way(PUBLISHED), "pooled": Way(POOLED), "after": Way(RECIPE), "taught": Way(RECIPE, taught=True)}
     for name in ("misplaced", "apart", "own_evidence"):
         for value in filter(None, (getattr(options, name) or "").split(",")):
-            ways[f"{name} {value}"] = Way(replace(RECIPE, **{name: float(value)}), taught=options.taught)
+            ways[f"{name} {value}"] = Way(replace(RECIPE, **{name: cast(Any, float(value))}), taught=options.taught)
     for value in filter(None, (options.b or "").split(",")):
         with_b = {f"{name} b {value}": way._replace(b=float(value)) for name, way in ways.items() if way.b == 2}
         ways |= {name: way for name, way in with_b.items() if way.recipe.local_units}
@@ -176,7 +176,7 @@ def main() -> None:
             unseen = {"validation": (seen["train"][held_out], labels["train"][held_out])}
             if not options.no_test:
                 unseen["test"] = seen["test"], labels["test"]
-            result = {"seed": seed, "dead_units": latent_health(latents).dead_units}
+            result: dict[str, Any] = {"seed": seed, "dead_units": latent_health(latents).dead_units}
             result |= {split: figures(classifier, *images) for split, images in unseen.items()}
             if recipe.inference_supports == "varied":
                 rows, owners = select(directions(latents), candidates, 3, seed)

@@ -337,7 +337,7 @@ def test_openapi_describes_every_answer_with_examples(client: TestClient) -> Non
 
 def test_dicom_is_read(client: TestClient, served: Served) -> None:
     pytest.importorskip("pydicom")
-    from benchmarks.serve_fuzz import dicom
+    from serve_fuzz import dicom
 
     answer = send(client, "predict", served, image=("scan.dcm", dicom(40, 30))).json()["images"][0]
     assert set(answer["probabilities"]) == set(served.model.classes)

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.serve_fuzz import dicom, encoded, fuzz, huge_png
 from PIL import Image
+from serve_fuzz import dicom, encoded, fuzz, huge_png
 from starlette.testclient import TestClient
 
 import sic.serve
