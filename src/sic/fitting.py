@@ -20,7 +20,7 @@ from sic.evaluate.headline import Headline
 from sic.machines import Machines, best_device
 from sic.model import Model, load
 from sic.predictions import Predictions
-from sic.settings import to_json
+from sic.settings import check, to_json
 from sic.supports import resembling_others, support_names
 from sic.training import Fitted, Reporter, Settings, Silent, choose, recorded_settings, rival
 from sic.training.history import CHECKPOINTS, HISTORY
@@ -70,6 +70,9 @@ def fit(
     machines = Machines(devices, nodes)
     reporter = reporter if reporter is not None and machines.first else Silent()
     folder = Path(out)
+    check({name: value for name, value in overrides.items() if value is not None})
+    if machines.first and not resume:
+        training.require_new(folder)  # before the images are looked at
     opened = _opened(data, folder, layout, group, roi, resume, reporter)
     beside = folder.with_name(folder.name + RIVAL)
     alternative = None if resume or machines.processes > 1 else rival(opened, overrides)
@@ -97,7 +100,6 @@ def fit(
             "These images are not colour photographs. Two models are trained, one with the network for photographs and "
             "one from scratch; the validation images decide (--weights photos or --recipe scratch trains only one)."
         )
-        training.require_new(folder)
         _make_room(beside)
         photographs, reasons = choose(opened, alternative)
         reporter.say(_chosen(reasons))

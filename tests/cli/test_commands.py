@@ -200,3 +200,4 @@ def test_resume_refuses_other_settings(sic: Sic, trained: tuple[Path, Any], bird
     out, _ = trained
     assert "--epochs" in sic.refuse("train", bird_folders, "--out", out, "--resume", "--epochs", 9)
     assert "already holds a run" in sic.refuse("train", bird_folders, "--out", out)
+    assert "already holds a run" in sic.refuse("train", out / "nowhere", "--out", out)  # said before anything is read
