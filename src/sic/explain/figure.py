@@ -15,7 +15,7 @@ from sic.explain.matches import Match, Region
 from sic.explain.picture import colour_picture, over_white, signed
 from sic.explain.prose import answer, percent
 from sic.explain.regions import REGION_COLOURS
-from sic.explain.render import Step, span, steps, verdict
+from sic.explain.render import Step, points, span, steps, verdict
 from sic.methods import Contributions
 
 BLUE, RED, GREY, INK = "#2c6fbb", "#c23b22", "#6b6b6b", "#222222"
@@ -118,7 +118,7 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
         else:
             axes.barh(position, bar.value, left=bar.start, color=COLOURS[bar.kind], height=0.62)
         place = bar.high + 0.02 * length
-        axes.text(place, position, f"{bar.value:+.2f}", va="center", fontsize=9, bbox=PAPER)
+        axes.text(place, position, points(bar.value), va="center", fontsize=9, bbox=PAPER)
     axes.axvline(0, color=INK, linewidth=0.8, zorder=0.5)
     if apart:
         axes.axvline(limit, color=INK, linewidth=0.8, linestyle=":", zorder=0.5)
@@ -134,7 +134,7 @@ def _bars(axes: Axes, explanation: Explanation, explained: ClassExplanation) -> 
     by_score = not words.startswith("probability ")
     told = f" ({words}), {probability}" if by_score else f", {probability} ({words.removeprefix('probability ')})"
     axes.set_title(
-        f"{explained.name}: score {explained.logit:+.2f}{told}", fontsize=10, loc="left", pad=12 if apart else None
+        f"{explained.name}: score {points(explained.logit)}{told}", fontsize=10, loc="left", pad=12 if apart else None
     )
     box, indent = axes.get_position(), LABELS / axes.figure.get_figwidth()  # type: ignore[union-attr]
     axes.set_position((box.x0 + indent, box.y0 + 0.12 * box.height, box.width - indent - 0.02, box.height * 0.8))
@@ -187,7 +187,7 @@ def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
     name = _shorten(case.name, TITLE)
     if (room := TITLE - len(name) - 2) >= FILE:
         name += f": {_shorten(case.support.source, room)}"
-    name += f"\nadds {case.evidence:+.2f}"
+    name += f"\nadds {points(case.evidence)}"
     if case.likeness is not None:
         name += f" ({percent(case.likeness)} alike)"
     if case.image is not None and case.own is None:  # a method without support contributions
@@ -205,7 +205,7 @@ def _case(above: Axes, below: Axes, case: SupportEvidence) -> None:
         return
     _picture(above, case.image.permute(1, 2, 0).cpu().numpy(), name)
     if case.matches is not None:
-        shown = [(m.number, m.support, f"{m.number}  {m.evidence:+.2f}") for m in case.matches.groups if m.support]
+        shown = [(m.number, m.support, f"{m.number}  {points(m.evidence)}") for m in case.matches.groups if m.support]
         _outlines(above, shown)
         if not shown:
             above.text(0.5, 0.03, "no region matches", transform=above.transAxes, ha="center", fontsize=8, bbox=PAPER)

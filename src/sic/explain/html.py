@@ -9,7 +9,7 @@ from sic.explain.matches import Matches
 from sic.explain.picture import colour_picture, drawing_uri, over_white, signed
 from sic.explain.prose import answer, match_sentence, percent, within
 from sic.explain.regions import REGION_COLOURS, Polygon
-from sic.explain.render import outside_pixels, span, steps, verdict
+from sic.explain.render import outside_pixels, points, span, steps, verdict
 from sic.methods import METHODS
 from sic.version import __version__
 
@@ -202,11 +202,6 @@ def environment(*packages: str) -> "Environment":
     }
     made.globals |= {"version": __version__}
     return made
-
-
-def points(value: float) -> str:
-    """A signed number with two decimals and a typographic minus."""
-    return f"{value:+.2f}".replace("-", "−")
 
 
 def _breaks(name: str) -> "Markup":

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sic.explain.contributions import negative_share
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
-from sic.explain.render import VISIBLE, outside_pixels
+from sic.explain.render import VISIBLE, decimals, outside_pixels, points
 from sic.methods import METHODS, Classifier
 
 HARDLY_ANY = 0.1
@@ -113,10 +113,10 @@ def _missing(residual: float) -> str:
 
 def _other_method(explained: ClassExplanation, kind: type[Classifier]) -> list[str]:
     """The score of a class and the case that contributes most, if the method has cases."""
-    sentences = [f"The {kind.score} of {explained.name} is {explained.logit:.2f}."]
+    sentences = [f"The {kind.score} of {explained.name} is {decimals(explained.logit)}."]
     if explained.cases:
         best = explained.cases[0]
-        adds = f"it adds {best.evidence:.2f} to {kind.evidence_for}"
+        adds = f"it adds {decimals(best.evidence)} to {kind.evidence_for}"
         sentences.append(f"The {kind.support_noun} {_named(best)} contributes most: {adds}.")
     return sentences
 
@@ -139,11 +139,11 @@ def _named(case: SupportEvidence) -> str:
 
 def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> list[str]:
     ranked = sorted(explained.cases, key=lambda case: -case.evidence)
-    parts = " + ".join(f"{case.evidence:.2f}" for case in ranked)
+    parts = " + ".join(f"{decimals(case.evidence)}" for case in ranked)
     images = "1 training image" if len(ranked) == 1 else f"{len(ranked)} training images"
     sentences = [
-        f"The score for {explained.name} is {explained.logit:.2f}: evidence of {parts} from the similarity to "
-        f"{images}, minus {-explanation.bias:.2f}, which is the same for every class.",
+        f"The score for {explained.name} is {decimals(explained.logit)}: evidence of {parts} from the similarity to "
+        f"{images}, minus {decimals(-explanation.bias)}, which is the same for every class.",
         f"The most similar {'of them ' if len(ranked) > 1 else ''}is {_named(ranked[0])}.",
         *_likeness_sentences(ranked, explained.alike),
         *([sentence] if (sentence := match_sentence(explained)) else []),
@@ -153,7 +153,8 @@ def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> l
     if abs(apart) >= VISIBLE:
         share = percent(abs(apart) / max(sum(case.evidence for case in ranked), 1e-12))
         sentences.append(
-            f"{apart:.2f} of the evidence ({share}) comes from the transformer's positional encoding, not from pixels."
+            f"{decimals(apart)} of the evidence ({share}) comes from the transformer's positional encoding, not from "
+            "pixels."
         )
     for case in ranked:
         negative = 0.0 if case.own is None else negative_share(case.own.maps).item()
@@ -171,8 +172,8 @@ def _likeness_sentences(ranked: list[SupportEvidence], alike: float | None) -> l
     sentences = []
     if likeness and ranked[0].strength:
         sentences.append(
-            f"Evidence is strength times likeness: the strength of this image is {ranked[0].strength:.2f}, and its "
-            f"likeness to the case{'s' if len(likeness) > 1 else ''} {_listed(likeness)}."
+            f"Evidence is strength times likeness: the strength of this image is {decimals(ranked[0].strength)}, and "
+            f"its likeness to the case{'s' if len(likeness) > 1 else ''} {_listed(likeness)}."
         )
     if alike is not None and alike >= ONE_CASE:
         sentences.append(
@@ -192,15 +193,15 @@ def _contrast_sentences(explanation: Explanation) -> list[str]:
         return []
     first, other = explanation.classes[:2]
     parts = [
-        f"{f'region {each.number}' if each.number else 'the rest'} {each.value:+.2f} "
-        f"({each.evidence:.2f} against {each.other:.2f})"
+        f"{f'region {each.number}' if each.number else 'the rest'} {points(each.value)} "
+        f"({decimals(each.evidence)} against {decimals(each.other)})"
         for each in explanation.contrast
         if each.number or max(abs(each.evidence), abs(each.other)) >= VISIBLE
     ]
     instead = [f"{first.name} is the best class itself, so it is compared with the next best."]
     return [
         *(instead if explanation.next_best else []),
-        f"{first.name} against {other.name}: the scores differ by {first.logit - other.logit:+.2f}"
+        f"{first.name} against {other.name}: the scores differ by {points(first.logit - other.logit)}"
         f"{f', made of {_listed(parts)}' if parts else ''}.",
     ]
 

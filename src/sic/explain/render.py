@@ -74,13 +74,27 @@ def span(bars: Sequence[Step]) -> tuple[float, float]:
     return min(0.0, *(bar.low for bar in bars)), max(0.5, *(bar.high for bar in bars))
 
 
+def decimals(value: float) -> str:
+    """A number with two decimals and a typographic minus."""
+    return f"{value:.2f}".replace("-", "−")
+
+
+def points(value: float) -> str:
+    """The same with a plus, if it is not negative.
+
+    >>> decimals(-3.886), points(-3.886), points(4)
+    ('−3.89', '−3.89', '+4.00')
+    """
+    return f"{value:+.2f}".replace("-", "−")
+
+
 def verdict(explanation: Explanation, explained: ClassExplanation) -> str:
     """Whether a class is a yes, and by which limit."""
     # With a softmax, no score has a probability of 50 % whatever the others are.
     exact = explanation.limit(explained)
     by_score = METHODS[explanation.method].by_similarity and explained.yes == (explained.logit >= exact)
     rounded = round(exact, 2)
-    score = "0" if rounded == 0 else f"{rounded:.2f}".replace("-", "−")
+    score = "0" if rounded == 0 else decimals(rounded)
     what, limit = ("", score) if by_score else ("probability ", "50 %")
     return f"{what}above {limit}: yes" if explained.yes else f"{what}below {limit}: no"
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sic.card import images_of, model_card
 from sic.evaluate.headline import quality_lines
 from sic.evaluate.metrics import ACCURACY
-from sic.explain.html import environment, points
+from sic.explain.html import environment
 from sic.explain.prose import TOO_MUCH_NEGATIVE
+from sic.explain.render import decimals, points
 from sic.predictions import Predictions
 from sic.report.classes import PALETTE
 from sic.report.page import Page
@@ -35,7 +36,7 @@ def render(page: Page) -> str:
         "percent1": lambda value: "–" if value is None else f"{100 * value:.1f} %",
         "plain": lambda value: f"{value:.3g}" if isinstance(value, float) else str(value),
         "precision": lambda value: "–" if value is None else f"{value:.3f}",
-        "round2": lambda value: "–" if value is None else f"{value:.2f}".replace("-", "−"),
+        "round2": lambda value: "–" if value is None else decimals(value),
         "signed2": lambda value: "–" if value is None else points(value),
     }
     made.globals |= {"palette": PALETTE, "too_negative": TOO_MUCH_NEGATIVE}
