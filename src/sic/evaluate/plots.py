@@ -184,7 +184,8 @@ def radar(
     plot.grid(color="#d5d5d5", lw=0.7)
     plot.spines["polar"].set_color("#bbbbbb")
     for angle, metric in zip(angles, axes, strict=True):
-        plot.text(angle, 1.1, textwrap.fill(metric.title.capitalize(), 14), ha=_side(angle), va="center", fontsize=9.5)
+        name = textwrap.fill(metric.title.capitalize(), 14, break_long_words=False)
+        plot.text(angle, 1.1, name, ha=_side(angle), va="center", fontsize=9.5)
     figure.suptitle(title, y=1 - 0.3 / height, fontsize=13, weight="bold")
     place = (0.5, 0.25 / height)
     figure.legend(loc="lower center", bbox_to_anchor=place, frameon=False, fontsize=9, ncols=columns)
