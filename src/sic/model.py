@@ -63,6 +63,7 @@ class Model(Predictor):
         most: int | None = None,
         matches: bool = False,
         versus: str | None = None,
+        specific: bool = False,
     ) -> Explanation:
         """Explain one image, in one forward pass.
 
@@ -74,16 +75,19 @@ class Model(Predictor):
             matches: Also split the evidence of every case into regions that match (SIC only).
             versus: Compare the first class with this one, region by region (SIC only). If it is the best class itself,
                 the next best is compared with it.
+            specific: Draw what is specific to a class: how much more each pixel adds to its score than to the mean
+                score of all classes.
 
         Returns:
             Contribution maps and evidence of each class explained; `save` draws them.
         """
+        self._check_specific(specific)
         answered = self.classifier.answered(self.tensor(image)[None])
         targets = self._targets(answered, [self._wanted(classes)], self._versus(versus))
         if most is not None and not classes and versus is None:
             probable = self.answers(answered.logits).probabilities[0].tolist()
             targets = [sorted(targets[0], key=lambda label: -probable[label])[:most]]
-        found = self._explanations(answered, targets, True, matches, versus)[0]
+        found = self._explanations(answered, targets, True, matches, versus, specific)[0]
         return replace(found, title=_title(image), truth=truth)
 
     def explain_many(
@@ -92,6 +96,7 @@ class Model(Predictor):
         classes: Sequence[str] | Sequence[Sequence[str]] | None = None,
         matches: bool = False,
         versus: str | None = None,
+        specific: bool = False,
     ) -> Iterator[Explanation]:
         """Explain any number of images in batches that fit into memory.
 
@@ -100,11 +105,13 @@ class Model(Predictor):
             classes: The classes to explain, or a list of classes for each image; by default those of each answer.
             matches: As in `explain`.
             versus: As in `explain`.
+            specific: As in `explain`.
 
         Yields:
             One explanation per image, in order, as from `explain` but without the maps of single supports.
         """
         require_several(images)
+        self._check_specific(specific)
         other, titles = self._versus(versus), deque[str]()
         lists = [each for each in classes or [] if not isinstance(each, str)]
         same = self._wanted([each for each in classes or [] if isinstance(each, str)])
@@ -116,7 +123,7 @@ class Model(Predictor):
                 titles.append(_title(image))
                 yield self.tensor(image)
 
-        maps = max(len(each or [0]) for each in asked) + (other is not None)
+        maps = (max(len(each or [0]) for each in asked) + (other is not None)) * (1 + specific)
         if matches or other is not None:
             maps *= 1 + len(self.supports) // len(self.classes)
         for batch in in_chunks(self.classifier, views(), maps):
@@ -125,7 +132,7 @@ class Model(Predictor):
             if len(wanted) < len(batch):
                 raise SicError(f"There are more images than the {len(lists)} lists of classes.")
             targets = self._targets(answered, wanted, other)
-            for each in self._explanations(answered, targets, matches=matches, versus=versus):
+            for each in self._explanations(answered, targets, False, matches, versus, specific):
                 yield replace(each, title=titles.popleft())
 
     def contributions(
@@ -156,6 +163,10 @@ class Model(Predictor):
             if name not in self.classes:
                 raise SicError(f"The model has no class {name!r}; it knows {', '.join(self.classes)}.")
         return [self.classes.index(name) for name in classes] if classes else None
+
+    def _check_specific(self, specific: bool) -> None:
+        if specific and not self.classifier.specific:
+            raise SicError(f"--specific does not apply to --method {self.config.method}.")
 
     def _versus(self, name: str | None) -> int | None:
         """The class to compare with."""
@@ -220,6 +231,7 @@ class Model(Predictor):
         evidence_maps: bool = False,
         matches: bool = False,
         versus: str | None = None,
+        specific: bool = False,
     ) -> list[Explanation]:
         """Of the classes `targets` of each image; with `versus`, the first is compared with the second."""
         own: dict[int, Contributions] = {}
@@ -235,6 +247,7 @@ class Model(Predictor):
             own,
             evidence_maps=evidence_maps,
             matches=matches or versus is not None,
+            specific=specific,
         )
         result = []
         answers = self.answers(answered.logits)

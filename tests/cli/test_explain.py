@@ -1,13 +1,20 @@
 """`sic explain` on many files: results appear as they are done, and one bad file spoils nothing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from sic.cli.console import Results
+from sic.data.images import Preprocessing
+from sic.directory import Config, build
 from sic.explain import contributions
+from sic.methods import NWHead
+from sic.model import Model
+from sic.supports import Support
 from tests.cli.conftest import Sic
 from tests.test_directory import CLASSES, model
 
@@ -100,3 +107,36 @@ def test_matches_and_contrasts(sic: Sic, saved: Path, folder: Path, tmp_path: Pa
     several = ("--class", CLASSES[0], "--class", CLASSES[1])
     assert "name one class" in sic.refuse("explain", saved, image, "--versus", CLASSES[1], *several, "--out", out)
     assert "has no class 'none'" in sic.refuse("explain", saved, image, "--versus", "none", "--out", out)
+
+
+def test_what_is_specific_to_a_class(sic: Sic, folder: Path, tmp_path: Path) -> None:
+    strong = model()
+    strong.config.temperature = strong.sic.temperature = 1e-4
+    saved, image, out = tmp_path / "model", folder / "2" / "same name.png", tmp_path / "why.svg"
+    strong.save(saved)
+    several = [part for name in CLASSES for part in ("--class", name)]
+    (every,) = sic.json("explain", saved, image, "--out", out, *several, "--no-matches")["images"]
+    assert "specific" not in every["classes"][0] and "than for the average class" not in out.read_text()
+    mean = sum(one["logit"] for one in every["classes"]) / len(CLASSES)
+    (found,) = sic.json("explain", saved, image, "--out", out, "--specific")["images"]
+    (explained,) = found["classes"]
+    specific = explained["specific"]
+    assert specific["value"] == pytest.approx(explained["logit"] - mean, abs=1e-3) and specific["value"] > 0.1
+    assert specific["pixels"] + specific["constant"] == pytest.approx(specific["value"], abs=1e-3)
+    assert explained["pixels"] + explained["constant"] == pytest.approx(explained["logit"], abs=1e-3)
+    assert f"what is specific to {explained['name']}" in found["text"]
+    assert f"the difference of {specific['value']:.2f}" in found["text"]
+    labels = out.read_text()  # names of glyphs are in comments
+    assert "than for the average class" in labels and "raises the score more than" in labels
+
+
+def test_methods_without_specific_maps_refuse(sic: Sic, folder: Path, tmp_path: Path) -> None:
+    how = {"method": "nwhead", "form": "conventional", "loss": "ce"}
+    config = replace(Config("resnet_tiny", ["a", "b"], "single", Preprocessing(16, 16), 1, 1.0, latent=8), **how)
+    cases = [Support(label, f"{label}.png", None) for label in (0, 1)]
+    classifier = build(config, 2).eval()
+    assert isinstance(classifier, NWHead)
+    classifier.set_supports(torch.rand(2, 8), torch.tensor([0, 1]))
+    Model(classifier, config, cases).save(tmp_path / "model")
+    said = sic.refuse("explain", tmp_path / "model", folder / "2", "--specific", "--out", tmp_path / "why.png")
+    assert "--specific does not apply to --method nwhead" in said

@@ -90,7 +90,7 @@ def test_said_values_win(tmp_path: Path) -> None:
         "form": "bcos", "antialiased": False, "padding": "zeros", "balance": True, "allow_leaks": True,
         "drop_leaks": False, "preset": "voc-resnet50",
         "method": "sic", "loss": "bce", "relu": False, "inference_supports": "random", "weight_decay": 0.25,
-        "local_units": True, "compared": 5, "misplaced": 0.7,
+        "local_units": True, "compared": 5, "misplaced": 0.7, "ambiguous": "share",
         "compiled": True, "hold_out": True, "support_source": "n-way", "ways": 2, "check_every": 3,
     }  # fmt: skip
     before = dict(said)

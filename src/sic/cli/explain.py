@@ -46,6 +46,12 @@ def explain(
             help="Show which regions of the image match regions of the cases; --versus always does.",
         ),
     ] = True,
+    specific: Annotated[
+        bool,
+        typer.Option(
+            "--specific", help="Draw how much more each pixel adds to the class than to all classes on average."
+        ),
+    ] = False,
     attribution: Attribution = None,
     device: Device = None,
     json: Json = False,
@@ -81,7 +87,7 @@ def explain(
                     waiting.append((number, file))
                     yield view
 
-        for done, explanation in enumerate(loaded.explain_many(readable(), classes, matches, versus), 1):
+        for done, explanation in enumerate(loaded.explain_many(readable(), classes, matches, versus, specific), 1):
             number, file = waiting.popleft()
             # Numbered, because images in different folders can have the same name.
             figure = out / f"{number:04d}-{file.stem}.png" if folder else out

@@ -144,12 +144,15 @@ def grid_pointing_game(
     grids: int = GRIDS,
     seed: int = 0,
     watch: Watch = nobody,
+    specific: bool = False,
 ) -> dict[str, Any] | None:
     """`point_in_grids` on images that the classifier answers with confidence (`probabilities`, N×C): `share` and
     `standard_error` of raw maps, and the same for those that are `smoothed`.
 
     The network sees the whole grid, n·S pixels wide (as in Böhle et al.), or reduced to S pixels if it has a fixed size
     (a transformer with fixed positions). None if fewer than n² classes have an image classified with confidence.
+
+    `specific`: of the maps of `Classifier.explain_specific`.
     """
     labels = torch.tensor([sample.labels[0] if len(sample.labels) == 1 else -1 for sample in samples])
     rows = draw_grids(labels, confident(probabilities.cpu(), labels), side, grids, seed)
@@ -159,8 +162,9 @@ def grid_pointing_game(
     paths = [samples[position].path for row in rows for position in row]
     first = next(iter(view_batches(paths[:1], preprocessing, 1, device)))
     size = preprocessing.size if one_size_only(classifier, first, side) else side * preprocessing.size
+    explain = classifier.explain_specific if specific else classifier.explain
     found = point_in_grids(
-        lambda images, targets: classifier.explain(images, targets).maps,
+        lambda images, targets: explain(images, targets).maps,
         view_batches(paths, preprocessing, side**2, device),
         [labels[row].tolist() for row in rows],
         size,

@@ -94,15 +94,20 @@ FUNNYBIRDS_SUMMARY = (
 )
 BASELINES = ("part mask", "edge filter", "centred blob")
 """Maps that ask no model; FunnyBirds scores them beside the explanations."""
-LOCALISATION = (
+GRIDS = (
     Metric("grid_2x2", "grid pointing 2×2", "contributions in the correct image of a 2×2 grid", percent=True),
     Metric("grid_3x3", "grid pointing 3×3", "contributions in the correct image of a 3×3 grid", percent=True),
+    Metric("grid_2x2_specific", "grid pointing 2×2, specific", "the same, beyond the average class", percent=True),
+    Metric("grid_3x3_specific", "grid pointing 3×3, specific", "the same, beyond the average class", percent=True),
+)
+BOXES = (
     Metric("box_energy", "box pointing: energy", "contributions inside the bounding boxes", percent=True),
     Metric("box_hit", "box pointing: hits", "maps whose maximum is inside a bounding box", percent=True),
     Metric(
         "box_overlap", "box pointing: overlap", "strongest pixels, as many as the boxes have, inside them", percent=True
     ),
 )
+LOCALISATION = (*GRIDS, *BOXES)
 """For raw maps; `smoothed` gives the metrics of smoothed maps."""
 FAITHFULNESS = (
     Metric("deletion", "deletion (area)", "predictions that stay while the strongest pixels are removed first", False),
@@ -235,7 +240,7 @@ class Share:
 def localisation_shares(found: Mapping[str, Any]) -> list[Share]:
     """The rows of a table of localisation, from that part of an evaluation."""
     rows = []
-    for one in LOCALISATION[:2]:
+    for one in GRIDS:
         if one.key in found:
             game = found[one.key]
             for each, values in _raw_and_smoothed(one, game):
@@ -243,7 +248,7 @@ def localisation_shares(found: Mapping[str, Any]) -> list[Share]:
     for group in ("all", "found"):
         boxes = found.get("boxes", {}).get(group, {})
         if boxes.get("maps"):
-            for one in LOCALISATION[2:]:
+            for one in BOXES:
                 for each, values in _raw_and_smoothed(one, boxes):
                     value = values[one.key.removeprefix("box_")]
                     rows.append(Share(each, group, value, boxes["area"], f"{boxes['maps']} maps"))

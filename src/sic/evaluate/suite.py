@@ -80,9 +80,12 @@ class Suite:
         found: dict[str, Any] = {}
         for side in (2, 3):
             most = self._most("grids")
-            game = grid_pointing_game(classifier, samples, view, probabilities, side, most, self.seed, self.watch)
-            if game is not None:
-                found[f"grid_{side}x{side}"] = game
+            for specific in (False, True) if classifier.specific else (False,):
+                game = grid_pointing_game(
+                    classifier, samples, view, probabilities, side, most, self.seed, self.watch, specific
+                )
+                if game is not None:
+                    found[f"grid_{side}x{side}{'_specific' if specific else ''}"] = game
         boxed = [row for row, sample in enumerate(samples) if sample.boxes]
         chosen = [boxed[number] for number in spread(len(boxed), self._most("boxes"))]
         predicted = self.predictions.found[chosen]

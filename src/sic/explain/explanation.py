@@ -60,6 +60,8 @@ class ClassExplanation:
     cases: list[SupportEvidence]
     alike: float | None = None
     """The lowest likeness between two of the cases; None with fewer than two, or if there is no likeness."""
+    specific: Contributions | None = None
+    """Contributions to how much the logit exceeds the mean logit of all classes; None if not requested."""
 
     def __repr__(self) -> str:
         """One line: the class, its score and its cases."""
@@ -152,8 +154,10 @@ class Explanation:
 
     @property
     def residual(self) -> float:
-        """The largest gap between a logit and the sum of its contributions."""
-        return torch.stack([explained.contributions.residual for explained in self.classes]).abs().max().item()
+        """The largest gap between a logit (or, if it is explained, how much it exceeds the mean logit) and the sum of
+        its contributions."""
+        sums = [each for one in self.classes for each in (one.contributions, one.specific) if each is not None]
+        return torch.stack([each.residual for each in sums]).abs().max().item()
 
     @property
     def matches(self) -> dict[int, Matches]:
@@ -209,6 +213,7 @@ def explain_answers(
     known: Mapping[int, Contributions] | None = None,
     evidence_maps: bool = False,
     matches: bool = False,
+    specific: bool = False,
 ) -> list[list[ClassExplanation]]:
     """Explain the logits of some classes of each image.
 
@@ -223,6 +228,7 @@ def explain_answers(
         known: Support contributions that are known already, by support; the others are computed.
         evidence_maps: Also compute the map of every case, with one more backward pass for each case of an image.
         matches: Also split the evidence of every case into regions, where the method can (see `sic.explain.matches`).
+        specific: Also explain how much the logits exceed the mean logit, with as many backward passes again.
     """
     probabilities = classifier.probabilities(answered.logits.double()).tolist()
     evidence = answered.evidence.tolist()
@@ -249,6 +255,7 @@ def explain_answers(
         speaking = [dict(zip(cases, rows, strict=False)) for cases, rows in zip(flat, maps, strict=True)]
     strengths = answered.strengths.tolist() if isinstance(answered, AnsweredSIC) else None
     logits = answered.explain(as_rows(classes, images))
+    above = answered.explain_specific(as_rows(classes, images)) if specific else None
     values = logits.value.tolist()
     every = {label: cases for each in shown for label, cases in each.items()}
     alike = {label: _alike(classifier, cases) for label, cases in every.items()}
@@ -272,7 +279,9 @@ def explain_answers(
                 for index in sorted(shown[n][label], key=lambda index: -evidence[n][index])
             ]
             probability, found = probabilities[n][label], logits.at((n, k))
-            of_image.append(ClassExplanation(names[label], values[n][k], probability, found, cases, alike[label]))
+            beyond = None if above is None else above.at((n, k))
+            name, logit = names[label], values[n][k]
+            of_image.append(ClassExplanation(name, logit, probability, found, cases, alike[label], beyond))
         result.append(of_image)
     return result
 

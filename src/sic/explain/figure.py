@@ -26,9 +26,11 @@ NAME, TITLE = 17, 27
 """Characters of a case's name, and of its name and file together, that have room beside a bar and above a panel."""
 FILE = 8
 """Fewest characters of a file that are worth showing."""
+SCORE = "Red raises the score, blue lowers it."
+SPECIFIC = "Red raises the score more than the mean score of all classes, blue less."
 LEGEND = (
-    "Red raises the score, blue lowers it. Colour pictures show the colours that the model responds to, "
-    "opaque where they count most. All pictures are at the model's input resolution."
+    "Colour pictures show the colours that the model responds to, opaque where they count most. All pictures are at "
+    "the model's input resolution."
 )
 MATCHES = (
     "Outlines with the same number mark regions that match. Bars and amounts show what each region of the image adds "
@@ -43,7 +45,8 @@ def draw(explanation: Explanation, path: Path | BinaryIO) -> None:
     rows = len(explanation.classes)
     width = columns * (PANEL + 0.2) + 0.6
     text = textwrap.fill(explanation.text.replace(" %", "\u00a0%"), int(12.5 * width))
-    legend = textwrap.fill(f"{MATCHES} {LEGEND}" if explanation.matches else LEGEND, int(15 * width))
+    red_and_blue = SCORE if explanation.classes[0].specific is None else SPECIFIC
+    legend = textwrap.fill(f"{MATCHES if explanation.matches else ''} {red_and_blue} {LEGEND}".strip(), int(15 * width))
     words = 0.19 * (text.count("\n") + 1) + 0.3 + 0.15 * (legend.count("\n") + 1)
     height = rows * 2 * (PANEL + 0.42) + TOP + words
     figure = Figure(figsize=(width, height), dpi=130)
@@ -89,7 +92,11 @@ def _title(explanation: Explanation) -> str:
 
 def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained: ClassExplanation, top: int) -> None:
     """The image, its two contribution pictures and the bars of one class, in two rows and three columns."""
-    contributions = explained.contributions
+    contributions, red_and_blue = explained.contributions, f"Evidence for (red) and\nagainst (blue) {explained.name}"
+    colours = "What the model\nrecognised in it"
+    if explained.specific is not None:
+        contributions, colours = explained.specific, f"What is specific\nto {explained.name}"
+        red_and_blue = f"More (red) or less (blue) for {explained.name}\nthan for the average class"
     photo = figure.add_subplot(grid[top, 0])
     _picture(photo, explanation.image.permute(1, 2, 0).cpu().numpy(), "The image")
     if explained.matches is not None:
@@ -97,10 +104,10 @@ def _class_column(figure: Figure, grid: Any, explanation: Explanation, explained
     _picture(
         figure.add_subplot(grid[top, 1]),
         signed(contributions.maps, explanation.image)[0],
-        f"Evidence for (red) and\nagainst (blue) {explained.name}",
+        red_and_blue,
     )
     if contributions.weights.shape[-3]:
-        _colours(figure.add_subplot(grid[top, 2]), contributions, "What the model\nrecognised in it")
+        _colours(figure.add_subplot(grid[top, 2]), contributions, colours)
     _bars(figure.add_subplot(grid[top + 1, 0:3]), explanation, explained)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from sic.explain.contributions import negative_share
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
 from sic.explain.render import VISIBLE, decimals, outside_pixels, points
-from sic.methods import METHODS, Classifier
+from sic.methods import METHODS, Classifier, Contributions
 
 HARDLY_ANY = 0.1
 """Evidence that is too small to be located."""
@@ -66,12 +66,24 @@ def read(explanation: Explanation) -> str:
             sentences += _class_sentences(explanation, explained)
         else:
             sentences += [*_other_method(explained, METHODS[explanation.method]), _where(explained.contributions.maps)]
+        if explained.specific is not None:
+            sentences.append(_specific(explained, explained.specific))
     if explanation.calibration.images:
         sentences.append(_probability(explanation))
     sentences += _competition(explanation)
     sentences += _contrast_sentences(explanation)
     complete = METHODS[explanation.method].complete
     return " ".join([*sentences, _checked(explanation) if complete else _missing(explanation.residual)])
+
+
+def _specific(explained: ClassExplanation, contributions: Contributions) -> str:
+    """What the pictures show if they are `specific`."""
+    more = contributions.value.item()
+    return (
+        f"The pictures show what is specific to {explained.name}: a red pixel adds more to its score than to the mean "
+        f"score of all classes ({decimals(explained.logit - more)}), a blue one less; together, all pixels make the "
+        f"difference of {decimals(more)}."
+    )
 
 
 def _probability(explanation: Explanation) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from sic.explain.explanation import ClassExplanation, Explanation, SupportEvidence
 from sic.explain.matches import Matches, Region
 from sic.explain.picture import colour_picture, png
-from sic.methods import METHODS
+from sic.methods import METHODS, Contributions
 
 VISIBLE = 0.005
 """The smallest value that two decimals show."""
@@ -147,8 +147,20 @@ def _class_json(explanation: Explanation, explained: ClassExplanation, maps: boo
         ],
         **({"map": _text(float32(contributions.maps))} if maps else {}),
         **({"picture": _text(png(colour_picture(contributions)))} if pictures else {}),
+        **({"specific": _specific_json(explained.specific, maps)} if explained.specific is not None else {}),
         **({"regions": _parts_json(explained.matches)} if explained.matches is not None else {}),
         "cases": [_case_json(case, maps) for case in explained.cases],
+    }
+
+
+def _specific_json(contributions: Contributions, maps: bool) -> dict[str, Any]:
+    """How much a logit exceeds the mean logit of all classes, and what makes it do so."""
+    return {
+        "value": contributions.value.item(),
+        "pixels": contributions.maps.sum().item(),
+        "constant": contributions.constant.item(),
+        "residual": contributions.residual.item(),
+        **({"map": _text(float32(contributions.maps))} if maps else {}),
     }
 
 

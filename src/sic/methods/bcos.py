@@ -6,7 +6,16 @@ from torch import Tensor
 
 from sic.backbones import Backbone
 from sic.bcos import BcosLinear
-from sic.methods.contract import Answered, Classifier, Contributions, Traced, as_columns
+from sic.methods.contract import (
+    Answered,
+    Classifier,
+    Contributions,
+    Pick,
+    Traced,
+    above_average,
+    as_columns,
+    own_logits,
+)
 from sic.settings import Loss
 
 
@@ -14,7 +23,7 @@ class Bcos(Classifier):
     """Logits are `head(pooled) / T + b`; `b = -log(C - 1)` lets every class start at its base rate."""
 
     name, title = "bcos", "B-cos network"
-    traceable = True
+    traceable = specific = True
     forms = ("bcos", "bcosified")
     options = ("temperature", "b", "loss")
     fit_options = (*Classifier.fit_options, "backbone_b")
@@ -43,6 +52,9 @@ class Bcos(Classifier):
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:
         return self.answered(images).explain(targets)
 
+    def explain_specific(self, images: Tensor, targets: Tensor) -> Contributions:
+        return self.answered(images).explain_specific(targets)
+
 
 class AnsweredBcos(Answered):
     """One forward pass for the answers and for every explanation."""
@@ -55,8 +67,13 @@ class AnsweredBcos(Answered):
         return logits, logits.new_zeros(logits.shape[0], 0)
 
     def explain(self, targets: Tensor, weights: bool = True) -> Contributions:
-        def logits(pooled: Tensor) -> Tensor:
-            return self.classifier.logits(pooled).gather(1, as_columns(targets))
+        return self._explain(targets, own_logits, self.classifier.bias, weights)
 
-        found = self.traced.contributions(logits, self.classifier.bias, weights)
-        return found.reshape(targets.shape)
+    def explain_specific(self, targets: Tensor) -> Contributions:
+        return self._explain(targets, above_average, 0.0)
+
+    def _explain(self, targets: Tensor, pick: Pick, bias: float, weights: bool = True) -> Contributions:
+        def values(pooled: Tensor) -> Tensor:
+            return pick(self.classifier.logits(pooled), as_columns(targets))
+
+        return self.traced.contributions(values, bias, weights).reshape(targets.shape)

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from sic.backbones import Backbone
 from sic.bcos.explanation import gradients
 from sic.errors import SicError
-from sic.methods.contract import Classifier, Contributions, as_columns, without_weights
+from sic.methods.contract import (
+    Classifier,
+    Contributions,
+    Pick,
+    above_average,
+    as_columns,
+    own_logits,
+    without_weights,
+)
 from sic.settings import Loss
 
 INPUT_X_GRADIENT, INTEGRATED_GRADIENTS, GRAD_CAM = "input-x-gradient", "integrated-gradients", "grad-cam"
@@ -73,6 +81,7 @@ class BlackBox(Classifier):
     name, title = "blackbox", "Black box"
     forms = ("conventional",)
     options = ("loss", "attribution")
+    specific = True
     attributions = (INPUT_X_GRADIENT, INTEGRATED_GRADIENTS, GRAD_CAM)
 
     def __init__(
@@ -87,26 +96,32 @@ class BlackBox(Classifier):
         return self.head(self.backbone(images))
 
     def explain(self, images: Tensor, targets: Tensor) -> Contributions:
+        return self._explain(images, targets, own_logits)
+
+    def explain_specific(self, images: Tensor, targets: Tensor) -> Contributions:
+        return self._explain(images, targets, above_average)
+
+    def _explain(self, images: Tensor, targets: Tensor, pick: Pick) -> Contributions:
         self.require_evaluation()
         with gradients():
             columns = as_columns(targets)
             prepared = self.backbone.prepared(images.clone()).requires_grad_()
 
-            def logits(prepared: Tensor) -> Tensor:
+            def values(prepared: Tensor) -> Tensor:
                 every = columns.repeat(len(prepared) // len(columns), 1)  # an integral's steps come one after another
-                return self.head(self.backbone.pooled(prepared)).gather(1, every)
+                return pick(self.head(self.backbone.pooled(prepared)), every)
 
-            value = logits(prepared).detach()
+            value = values(prepared).detach()
             constant = value.new_zeros(value.shape)
             if self.attribution == GRAD_CAM:
                 features = self.backbone.feature_maps(prepared)
 
                 def rest(maps: Tensor) -> Tensor:
-                    return self.head(self.backbone.pool_maps(maps)).gather(1, columns)
+                    return pick(self.head(self.backbone.pool_maps(maps)), columns)
 
                 maps = grad_cam(rest, features, (images.shape[2], images.shape[3]))
             elif self.attribution == INTEGRATED_GRADIENTS:
-                maps, constant = integrated_gradients(logits, prepared, columns.shape[1])
+                maps, constant = integrated_gradients(values, prepared, columns.shape[1])
             else:
-                maps = input_x_gradient(logits, prepared)
+                maps = input_x_gradient(values, prepared)
         return without_weights(maps, value, constant).reshape(targets.shape)

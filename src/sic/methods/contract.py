@@ -60,6 +60,20 @@ def without_weights(maps: Tensor, value: Tensor, constant: Tensor) -> Contributi
     return Contributions(maps, maps.new_zeros(*maps.shape[:-2], 0, *maps.shape[-2:]), value, constant)
 
 
+Pick = Callable[[Tensor, Tensor], Tensor]
+"""Logits N×C and targets N×K → the values to explain, N×K."""
+
+
+def own_logits(logits: Tensor, targets: Tensor) -> Tensor:
+    """The logits of the targets."""
+    return logits.gather(1, targets)
+
+
+def above_average(logits: Tensor, targets: Tensor) -> Tensor:
+    """How much higher the logits of the targets are than the mean logit of all classes."""
+    return logits.gather(1, targets) - logits.mean(dim=1, keepdim=True)
+
+
 class Answered:
     """The answers to a batch of images, which can be explained.
 
@@ -78,6 +92,10 @@ class Answered:
     def explain(self, targets: Tensor, weights: bool = True) -> Contributions:
         """As `Classifier.explain`; `weights`: whether to keep the dynamic weights."""
         return self.classifier.explain(self.images, targets)
+
+    def explain_specific(self, targets: Tensor) -> Contributions:
+        """As `Classifier.explain_specific`."""
+        return self.classifier.explain_specific(self.images, targets)
 
     def explain_evidence(self, supports: Tensor) -> Contributions:
         """As `Classifier.explain_evidence`."""
@@ -115,6 +133,8 @@ class Classifier(nn.Module, ABC):
     """Attribution methods, if there are several; the first is the default."""
     complete: ClassVar[bool] = False
     """Whether contributions and constant add up to the logit exactly."""
+    specific: ClassVar[bool] = False
+    """Whether it has `explain_specific`."""
     traceable: ClassVar[bool] = False
     """Whether its forward pass can be traced back to the pixels."""
     with_supports: ClassVar[bool] = False
@@ -190,6 +210,13 @@ class Classifier(nn.Module, ABC):
         Returns:
             Contributions with the leading dimensions of `targets`.
         """
+
+    def explain_specific(self, images: Tensor, targets: Tensor) -> Contributions:
+        """Trace back to the pixels by how much logits exceed the mean logit of all classes.
+
+        What all classes share cancels. Arguments and result are those of `explain`.
+        """
+        raise NotImplementedError
 
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
         """Trace the evidence of supports back to the pixels, for methods with supports.

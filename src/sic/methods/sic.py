@@ -8,7 +8,16 @@ from torch import Tensor, nn
 
 from sic.backbones import Backbone
 from sic.bcos import BcosLinear, bcos_similarity, keep_feature_maps
-from sic.methods.contract import Answered, Comparing, Contributions, Traced, as_columns
+from sic.methods.contract import (
+    Answered,
+    Comparing,
+    Contributions,
+    Pick,
+    Traced,
+    above_average,
+    as_columns,
+    own_logits,
+)
 from sic.settings import Loss
 
 Outputs = Callable[[Tensor], Tensor]
@@ -58,7 +67,7 @@ class SIC(Comparing):
     """The classifier."""
 
     name, title = "sic", "SIC"
-    traceable = by_similarity = True
+    traceable = by_similarity = specific = True
     besides_supports = "start (bias)"
     forms = ("bcos", "bcosified")
     options = ("latent", "temperature", "b", "relu", "local_units", "loss")
@@ -137,6 +146,9 @@ class SIC(Comparing):
         """Test contributions: of the logits of classes `targets`, N or N×K."""
         return self.trace(images, self.outputs(targets), self.bias).reshape(targets.shape)
 
+    def explain_specific(self, images: Tensor, targets: Tensor) -> Contributions:
+        return self.trace(images, self.outputs(targets, above_average)).reshape(targets.shape)
+
     def explain_evidence(self, images: Tensor, supports: Tensor) -> Contributions:
         """Contributions to the evidence of supports (indices, N or N×K)."""
         return self.trace(images, self.evidence_of(supports)).reshape(supports.shape)
@@ -146,9 +158,9 @@ class SIC(Comparing):
         self.require_evaluation()
         return Traced(lambda: self.encoder(images)).contributions(outputs, bias, weights)
 
-    def outputs(self, targets: Tensor) -> Outputs:
-        """Latents → the logits of classes `targets`, N or N×K."""
-        return lambda latents: self.logits(self.evidence(latents)).gather(1, as_columns(targets))
+    def outputs(self, targets: Tensor, pick: Pick = own_logits) -> Outputs:
+        """Latents → the logits of classes `targets`, N or N×K, or what `pick` makes of them."""
+        return lambda latents: pick(self.logits(self.evidence(latents)), as_columns(targets))
 
     def evidence_of(self, supports: Tensor) -> Outputs:
         """Latents → the evidence of supports (indices, N or N×K)."""
@@ -178,6 +190,9 @@ class AnsweredSIC(Answered):
     def explain(self, targets: Tensor, weights: bool = True) -> Contributions:
         found = self.traced.contributions(self.classifier.outputs(targets), self.classifier.bias, weights)
         return found.reshape(targets.shape)
+
+    def explain_specific(self, targets: Tensor) -> Contributions:
+        return self.traced.contributions(self.classifier.outputs(targets, above_average)).reshape(targets.shape)
 
     def explain_evidence(self, supports: Tensor) -> Contributions:
         found = self.traced.contributions(self.classifier.evidence_of(supports), weights=False)

@@ -239,6 +239,9 @@ def _completed(
     if gpu and "compiled" not in said and _work(settings, kind, number, classes) >= WORTH_COMPILING:
         settings = replace(settings, compiled=True)
         notes.append("the network is compiled first, which takes a minute or two (override with --no-compile)")
+    several = sum(len(sample.labels) > 1 for sample in data.splits["train"])
+    if several and data.task == "single" and settings.loss == "bce" and "ambiguous" not in said:
+        notes.append(f"{several} images fit several classes, each with the full target (override: --ambiguous share)")
     with_t = "temperature" in kind.options and not settings.projection_first  # which chooses T itself
     how = f"T = {settings.temperature:g}, " if with_t else ""
     how += f"learning rate {settings.lr:g}, batches of {settings.batch_size}"
