@@ -48,15 +48,17 @@ def draw(explanation: Explanation, path: Path | BinaryIO) -> None:
     red_and_blue = SCORE if explanation.classes[0].specific is None else SPECIFIC
     legend = textwrap.fill(f"{MATCHES if explanation.matches else ''} {red_and_blue} {LEGEND}".strip(), int(15 * width))
     words = 0.19 * (text.count("\n") + 1) + 0.3 + 0.15 * (legend.count("\n") + 1)
-    height = rows * 2 * (PANEL + 0.42) + TOP + words
+    title = textwrap.fill(_title(explanation), int(9 * width))
+    top = TOP + 0.24 * title.count("\n")
+    height = rows * 2 * (PANEL + 0.42) + top + words
     figure = Figure(figsize=(width, height), dpi=130)
-    figure.suptitle(_title(explanation), y=1 - 0.28 / height, fontsize=13, weight="bold", va="center")
+    figure.suptitle(title, y=1 - 0.16 / height, fontsize=13, weight="bold", va="top")
     grid = figure.add_gridspec(
         rows * 2,
         columns,
         left=0.02,
         right=0.985,
-        top=1 - (TOP + 0.3) / height,
+        top=1 - (top + 0.3) / height,
         bottom=words / height,
         hspace=0.34,
         wspace=0.09,
