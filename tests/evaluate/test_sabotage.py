@@ -385,6 +385,15 @@ class Hasty(SIC):
         return answered
 
 
+class Unspecific(SIC):
+    """Explains the logit where its part above the mean of all classes is asked for."""
+
+    def answered(self, images: Tensor) -> AnsweredSIC:
+        answered = super().answered(images)
+        answered.explain_specific = lambda targets: answered.explain(targets)  # type: ignore[method-assign]
+        return answered
+
+
 def biased(classifier: Classifier) -> Classifier:
     """With a bias in a layer that has not faded; explanations list it among the constants."""
     assert isinstance(classifier, SIC)
@@ -413,6 +422,7 @@ ELSEWHERE: dict[str, tuple[Sabotage, set[str]]] = {
     "unfrozen similarity": (of_kind(UnfrozenSimilarity), {"weights", "maps as returned", "cases as returned"}),
     "one of two ways": (of_kind(Aside), {"implementation invariance"}),
     "without weights": (of_kind(Hasty), {"implementation invariance", "maps as returned"}),
+    "specific maps": (of_kind(Unspecific), {"maps as returned"}),
     "a bias in a layer": (loading(biased), {"constant"}),
 }
 """Wrong in one way of asking only, or somewhere else than in the explanation of a score."""

@@ -30,6 +30,19 @@ def score(label: int) -> Quantity:
     return lambda linear: lambda features: linear.scores(features)[:, label, None]
 
 
+def score_above_average(label: int) -> Quantity:
+    """A score minus the mean score of all classes."""
+
+    def quantity(linear: Linearised) -> Callable[[Tensor], Tensor]:
+        def value(features: Tensor) -> Tensor:
+            scores = linear.scores(features)
+            return scores[:, label, None] - scores.mean(dim=1, keepdim=True)
+
+        return value
+
+    return quantity
+
+
 def evidence(case: int) -> Quantity:
     return lambda linear: lambda features: linear.evidence(features)[:, case, None]
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor
 
-from sic.evaluate.checks import Check, largest
+from sic.evaluate.checks import Check, amount, largest
 from sic.evaluate.reference import (
     ROUNDING,
     Compared,
@@ -17,6 +17,7 @@ from sic.evaluate.reference import (
     flat,
     part,
     score,
+    score_above_average,
     shows,
     similarity,
 )
@@ -26,6 +27,8 @@ from sic.model import Model
 
 CASES = 6
 """Cases of a class whose maps are compared, at most."""
+DIFFERENT = 1e-3
+"""Share of a map that is specific to the class, from which on that part is compared."""
 PICTURES = 16
 """Cases whose support contributions are compared, at most."""
 
@@ -84,7 +87,7 @@ class Returned:
         for own, image, names, one in zip(self.found, images, both, best, strict=True):
             own.append(("one image, its answer", model.explain(image)))
             own.append(("one image, one class", model.explain(image, one)))
-            own.append(("one image, several classes", model.explain(image, names)))
+            own.append(("one image, several classes", model.explain(image, names, specific=True)))
         for way, asked in (("several images, one class", best), ("several images, several classes", both)):
             for own, explanation in zip(self.found, model.explain_many(list(images), asked), strict=True):
                 own.append((way, explanation))
@@ -108,9 +111,15 @@ class Returned:
             if not torch.equal(explanation.image, self.images[place]):
                 items.append(Compared(way, math.inf))
             for one in explanation.classes:
-                known = reference.known(score, self.model.classes.index(one.name))
+                label = self.model.classes.index(one.name)
+                known = reference.known(score, label)
                 items.append(reference.compared(way, one.contributions, *known))
                 items.append(reference.value(way, one.logit, *known))
+                if one.specific is not None:
+                    above = reference.known(score_above_average, label)
+                    # Where classes hardly differ, their difference is little more than rounding.
+                    if amount(above[1].maps) > DIFFERENT * amount(known[1].maps):
+                        items.append(reference.compared("specific to a class", one.specific, *above))
         return as_check(
             "maps as returned",
             "maps, weights and constants that users get are those of the network",
