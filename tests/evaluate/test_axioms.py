@@ -354,6 +354,7 @@ def test_the_keys_of_the_json() -> None:
             "one image, several classes",
             "several images, one class",
             "several images, several classes",
+            "specific to a class",
             "without weights",
         },
         "cases_as_returned": {"cases of the first class", "cases of another class", "asked of the classifier"},
