@@ -166,7 +166,9 @@ class Model(Predictor):
 
     def _check_specific(self, specific: bool) -> None:
         if specific and not self.classifier.specific:
-            raise SicError(f"--specific does not apply to --method {self.config.method}.")
+            raise SicError(
+                f"Models of --method {self.config.method} have no maps that are specific to a class (--specific)."
+            )
 
     def _versus(self, name: str | None) -> int | None:
         """The class to compare with."""

@@ -139,4 +139,4 @@ def test_methods_without_specific_maps_refuse(sic: Sic, folder: Path, tmp_path: 
     classifier.set_supports(torch.rand(2, 8), torch.tensor([0, 1]))
     Model(classifier, config, cases).save(tmp_path / "model")
     said = sic.refuse("explain", tmp_path / "model", folder / "2", "--specific", "--out", tmp_path / "why.png")
-    assert "--specific does not apply to --method nwhead" in said
+    assert "Models of --method nwhead have no maps that are specific to a class" in said

@@ -122,6 +122,20 @@ def test_two_classes_are_compared_region_by_region(client: TestClient, served: S
     assert send(client, f"explain?class={first}", served).json()["images"][0]["contrast"] is None
 
 
+def test_what_is_specific_to_a_class(client: TestClient, served: Served) -> None:
+    names = served.model.classes
+    asked = "&".join(f"class={name}" for name in names)
+    told = send(client, f"explain?{asked}&specific=true&maps=true", served).json()["images"][0]["classes"]
+    mean = sum(one["logit"] for one in told) / len(names)
+    for one in told:
+        specific = one["specific"]
+        assert specific["value"] == pytest.approx(one["logit"] - mean, abs=1e-4)
+        drawn = np.frombuffer(base64.b64decode(specific["map"]), "<f4")
+        assert drawn.sum() == pytest.approx(specific["pixels"], abs=1e-3)
+        assert specific["pixels"] + specific["constant"] == pytest.approx(specific["value"], abs=1e-4)
+    assert send(client, "explain", served).json()["images"][0]["classes"][0]["specific"] is None
+
+
 @pytest.mark.parametrize("path", ["explain", "share"])
 def test_a_class_is_compared_with_another_one_that_exists(client: TestClient, served: Served, path: str) -> None:
     name = served.model.classes[0]

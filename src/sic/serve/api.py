@@ -233,6 +233,9 @@ def _add_explain(app: FastAPI, site: Site) -> None:
         pictures: Annotated[bool, Query(description="Include pictures.")] = False,
         matches: Annotated[bool, Query(description="Include the regions that match; this takes longer.")] = False,
         versus: Versus = None,
+        specific: Annotated[
+            bool, Query(description="Include how much more pixels add to a class than to all classes on average.")
+        ] = False,
         test: Test = None,
         case: Case = None,
         format: Format = None,
@@ -248,7 +251,7 @@ def _add_explain(app: FastAPI, site: Site) -> None:
             answers = []
             for name, view, truth in found:
                 check()
-                explanation = engine.explain(name, view, classes or [], truth, matches, versus)
+                explanation = engine.explain(name, view, classes or [], truth, matches, versus, specific)
                 if drawn:
                     return engine.figure(explanation)
                 right = None if test is None else engine.test_right(test)

@@ -163,15 +163,16 @@ class Engine:
         truth: str | None = None,
         matches: bool = False,
         versus: str | None = None,
+        specific: bool = False,
     ) -> Explanation:
-        """Explain some classes of an image, by default those of the answer; `versus` as in `Model.explain`."""
+        """Explain some classes of an image, by default those of the answer; the rest as in `Model.explain`."""
         for wanted in (*classes, *([] if versus is None else [versus])):
             if wanted not in self.model.classes:
                 raise Refused(422, f"The model has no class {wanted!r}; /api/v1/model lists them.")
         names = list(dict.fromkeys(classes))
         if len(names) > MOST:
             raise Refused(422, f"At most {MOST} classes are explained at once.")
-        return replace(self.model.explain(view, names, truth, MOST, matches, versus), title=name)
+        return replace(self.model.explain(view, names, truth, MOST, matches, versus, specific), title=name)
 
     def figure(self, explanation: Explanation) -> bytes:
         from sic.explain.figure import draw

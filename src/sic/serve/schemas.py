@@ -88,6 +88,14 @@ class Step(BaseModel):
     kind: Literal["start", "for", "against", "score"]
 
 
+class Specific(BaseModel):
+    value: float = Field(description="The score minus the mean score of all classes.", examples=[6.1])
+    pixels: float = Field(description="Sum of `map`.", examples=[6.1])
+    constant: float = Field(description="The part that does not depend on the image.", examples=[0.0])
+    residual: float = Field(description="value - pixels - constant: 0 up to rounding.", examples=[4e-7])
+    map: str | None = Field(None, description="H×W signed contributions to the value: base64 of little-endian float32.")
+
+
 class ClassExplanation(BaseModel):
     name: str = Field(examples=["bird 2"])
     logit: float = Field(description="The score.", examples=[3.52])
@@ -105,6 +113,7 @@ class ClassExplanation(BaseModel):
     steps: list[Step] = Field(description="The sum behind the score; the last step is the score.")
     map: str | None = Field(None, description="H×W signed contributions to the score: base64 of little-endian float32.")
     picture: str | None = Field(None, description="The colours that the model responds to: transparent PNG in base64.")
+    specific: Specific | None = Field(None, description="What the class does not share; with `specific`.")
     regions: list[Match] | None = Field(None, description="The evidence of all supports, region by region.")
     words: str | None = Field(None, description="The regions that match, in one sentence; with `matches`.")
     cases: list[SupportEvidence]
