@@ -131,9 +131,12 @@ class Reference:
         known = [right for (one, _), (_, right) in self._known.items() if one is kind]
         return max([flat(right) for right in known if shows(right)], default=0.0)
 
-    def compared(self, way: str, found: Contributions, quantity: Quantity, right: Contributions) -> "Compared":
-        """`right`: what `of` gave for the quantity."""
-        return Compared(way, distance(found, right), lambda: self.moved(quantity, right), evident=shows(right))
+    def compared(
+        self, way: str, found: Contributions, quantity: Quantity, right: Contributions, share: float = 1.0
+    ) -> "Compared":
+        """`right`: what `of` gave for the quantity; errors are multiplied by `share`, of a whole that is larger."""
+        error = share * distance(found, right)
+        return Compared(way, error, lambda: share * self.moved(quantity, right), evident=shows(right))
 
     def value(self, way: str, value: float, quantity: Quantity, right: Contributions) -> "Compared":
         """As `compared`, for a value alone."""

@@ -27,8 +27,6 @@ from sic.model import Model
 
 CASES = 6
 """Cases of a class whose maps are compared, at most."""
-DIFFERENT = 1e-3
-"""Share of a map that is specific to the class, from which on that part is compared."""
 PICTURES = 16
 """Cases whose support contributions are compared, at most."""
 
@@ -117,9 +115,10 @@ class Returned:
                 items.append(reference.value(way, one.logit, *known))
                 if one.specific is not None:
                     above = reference.known(score_above_average, label)
-                    # Where classes hardly differ, their difference is little more than rounding.
-                    if amount(above[1].maps) > DIFFERENT * amount(known[1].maps):
-                        items.append(reference.compared("specific to a class", one.specific, *above))
+                    # Where classes hardly differ, the rounding of their scores is a large part of the difference.
+                    share = float(amount(above[1].maps) / amount(known[1].maps))
+                    if share > ROUNDING:
+                        items.append(reference.compared("specific to a class", one.specific, *above, share=share))
         return as_check(
             "maps as returned",
             "maps, weights and constants that users get are those of the network",
