@@ -55,7 +55,8 @@ COMPARISONS: dict[str, list[str]] = {
         *("--train", METHODS, "--size", "64", "--epochs", "20", "--check-every", "5"),
         *("--only", "accuracy,funnybirds,localisation"),
     ],
-    # Rendered birds have little in common with photographs, so SIC trains the whole network from the start.
+    # Rendered birds have little in common with photographs, so SIC trains the whole network from the start. Targets are
+    # those of the framework's training script.
     "funnybirds": [
         *("--train", METHODS, "--size", "256", "--fit", "squash", "--batch-size", "128", "--epochs", "30"),
         *("--check-every", "15", "--validation", "0.05", "--augmentation", "affine", "--lr", "1e-3"),
