@@ -77,7 +77,8 @@ def test_methods_without_a_sum_show_the_score_alone(sure: SIC) -> None:
 
 def test_json_has_the_fields_that_the_api_documents(sure: SIC) -> None:
     answered = sure.answered(photos(8)[7:])
-    parts = explain_answers(sure, supports(), NAMES, answered, [[0]], evidence_maps=True, matches=True)[0]
+    asked = {"evidence_maps": True, "matches": True, "specific": True}
+    parts = explain_answers(sure, supports(), NAMES, answered, [[0]], **asked)[0]
     told = as_json(replace(explained(sure, [0]), classes=parts), maps=True, pictures=True)
     # The server knows the true class of a held-out image, and whether the answer is right.
     assert {*told, "right", "contrast"} == set(schemas.Explanation.model_fields)
@@ -87,8 +88,13 @@ def test_json_has_the_fields_that_the_api_documents(sure: SIC) -> None:
     assert set(entry["cases"][0]) == set(schemas.SupportEvidence.model_fields)
     assert set(entry["cases"][0]["regions"][0]) == set(schemas.Match.model_fields)
     assert set(entry["regions"][0]["image"]) == set(schemas.Region.model_fields)
+    assert set(entry["specific"]) == set(schemas.Specific.model_fields)
     plain = as_json(explained(sure, [0]))
-    assert not {"image", "map", "picture", "regions"} & {*plain, *plain["classes"][0], *plain["classes"][0]["cases"][0]}
+    assert not {"image", "map", "picture", "regions", "specific"} & {
+        *plain,
+        *plain["classes"][0],
+        *plain["classes"][0]["cases"][0],
+    }
     json.dumps(plain, allow_nan=False)
 
 
