@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sic.calibration import Calibration
 from sic.data.dataset import Sample, Task
-from sic.data.labels import average_precisions, mean_precision, split_targets, targets
+from sic.data.labels import average_precisions, mean_precision, shared, split_targets, targets
 from sic.evaluate.headline import Headline, Part
 from sic.settings import Loss
 
@@ -146,7 +146,7 @@ class Answers:
         mistakes = self.mistakes(wanted)
         if self.task == "single":
             # An image with several right answers is shared by their classes.
-            shares = truth / truth.sum(dim=1, keepdim=True).clamp_min(1)
+            shares = shared(truth)
             shown = shares.any(dim=0)
             recall = (shares * (1 - mistakes[:, None])).sum(dim=0)[shown] / shares.sum(dim=0)[shown]
             accuracy = self.main_score(wanted)

@@ -97,8 +97,8 @@ BASELINES = ("part mask", "edge filter", "centred blob")
 GRIDS = (
     Metric("grid_2x2", "grid pointing 2×2", "contributions in the correct image of a 2×2 grid", percent=True),
     Metric("grid_3x3", "grid pointing 3×3", "contributions in the correct image of a 3×3 grid", percent=True),
-    Metric("grid_2x2_specific", "grid pointing 2×2, specific", "the same, beyond the average class", percent=True),
-    Metric("grid_3x3_specific", "grid pointing 3×3, specific", "the same, beyond the average class", percent=True),
+    Metric("grid_2x2_specific", "grid pointing 2×2, specific", "maps beyond the average class", percent=True),
+    Metric("grid_3x3_specific", "grid pointing 3×3, specific", "maps beyond the average class", percent=True),
 )
 BOXES = (
     Metric("box_energy", "box pointing: energy", "contributions inside the bounding boxes", percent=True),

@@ -254,8 +254,9 @@ def explain_answers(
         maps = answered.explain_evidence(as_rows(flat, images)).maps
         speaking = [dict(zip(cases, rows, strict=False)) for cases, rows in zip(flat, maps, strict=True)]
     strengths = answered.strengths.tolist() if isinstance(answered, AnsweredSIC) else None
-    logits = answered.explain(as_rows(classes, images))
-    above = answered.explain_specific(as_rows(classes, images)) if specific else None
+    asked = as_rows(classes, images)
+    logits = answered.explain(asked)
+    above = answered.explain_specific(asked) if specific else None
     values = logits.value.tolist()
     every = {label: cases for each in shown for label, cases in each.items()}
     alike = {label: _alike(classifier, cases) for label, cases in every.items()}

@@ -151,7 +151,7 @@ def _named(case: SupportEvidence) -> str:
 
 def _class_sentences(explanation: Explanation, explained: ClassExplanation) -> list[str]:
     ranked = sorted(explained.cases, key=lambda case: -case.evidence)
-    parts = " + ".join(f"{decimals(case.evidence)}" for case in ranked)
+    parts = " + ".join(decimals(case.evidence) for case in ranked)
     images = "1 training image" if len(ranked) == 1 else f"{len(ranked)} training images"
     sentences = [
         f"The score for {explained.name} is {decimals(explained.logit)}: evidence of {parts} from the similarity to "
